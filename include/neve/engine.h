@@ -1,0 +1,223 @@
+// The engine: saves a training state without holding training up, and brings it back from the nearest place that survived.
+//
+//   neve::EngineOptions options{.folder = "runs/gpt"};
+//   auto engine = neve::Engine::Open(options).value();
+//   auto state = neve::DescribeState(tensors, tree, blobs).value();      // once per structure
+//   auto ticket = engine->Save({.step = 100, .state = state, .addresses = pointers, .values = values}).value();
+//   ticket->Wait("file", 60.0);
+//   auto image = engine->Find({}).value();                               // newest complete save
+//   image->Read(ranges);                                                 // verified
+//
+// Threads: an Engine may be used from several threads; Save calls are made one after another. Tickets and images may be used
+// from any thread. Nothing here throws. Status codes: base table in docs/operations.md ("errors").
+#ifndef NEVE_ENGINE_H_
+#define NEVE_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "neve/dtype.h"
+#include "neve/types.h"
+
+namespace neve {
+
+// ---- Options ----
+
+// One tier of a job, as `TIER:[PLACE][?key=value&...]` says it.
+struct TierConfig {
+  TierKind kind = TierKind::kFile;
+  std::string place;                     // file: the root; the job folder is <place>/<job>
+  uint64_t every = 1;                    // due when step % every == 0
+  std::optional<uint64_t> keep;          // newest complete saves kept here; none: all
+  std::string best_tag;                  // keep besides them the `best_count` best by this tag; "": none
+  bool best_is_max = false;
+  uint64_t best_count = 0;
+  uint64_t rate_bytes_per_s = 0;         // 0: no cap
+  double timeout_s = 600;                // of one operation, retries included
+  uint64_t slots = 3;                    // ram
+  uint64_t bytes = 0;                    // ram: budget for slots of the host's ranks; 0: measured
+  uint64_t copies = 1;                   // peer
+};
+// Values and PLACE are percent-decoded. Invalid: unknown key or value, by name. Unsupported: a tier this build lacks.
+absl::StatusOr<TierConfig> ParseTier(std::string_view text);
+
+enum class OnFull : uint8_t { kWait, kSkip, kReplace };   // when no RAM slot is free
+
+struct EngineOptions {
+  std::string folder;                    // job folder; with `tiers` given it only names the job
+  std::string job;                       // "": last part of `folder`
+  std::vector<TierConfig> tiers;         // empty: ram, and file with steps directly in `folder`
+  uint32_t rank = 0, world = 1;
+  OnFull on_full = OnFull::kWait;
+  std::optional<uint32_t> incarnation;   // given, else found by listing and claimed
+  double grace_s = 0;                    // > 0: SIGTERM persists the newest captured save within it
+  int capture_threads = 0;               // beside the caller; 0: usable cores - 1, at most 8
+};
+
+// ---- State ----
+
+// Tensors of a state in tree order, as parallel arrays; shapes and strides are concatenated, in elements. Borrowed.
+struct TensorTable {
+  std::span<const std::string_view> names;   // header names, escaped (docs/format.md), unique
+  std::span<const DType> dtypes;
+  std::span<const uint8_t> ranks;            // dimensions of each
+  std::span<const int64_t> extents;
+  std::span<const int64_t> strides;          // empty: all contiguous
+};
+
+// The structure of a state, described once and used by every save that has it. Opaque; shared.
+class State;
+// tree: JSON root node (docs/format.md), "" for a flat state. blob_count: leaves saved as `neve.blob.<n>`.
+absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors, std::string_view tree, uint32_t blob_count);
+
+// ---- Saving ----
+
+struct SaveRequest {
+  uint64_t step = 0;
+  std::shared_ptr<State> state;
+  std::span<const void* const> addresses;      // host memory, one a tensor
+  std::string_view values;                     // the changing leaves as text (docs/format.md)
+  std::span<const std::string_view> blobs;     // blob_count payloads
+  Tags tags;
+  std::vector<std::string> to;                 // tier names; empty: those whose cadence is due
+  double slot_timeout_s = -1;                  // how long to wait for a free slot; < 0: for ever. Timeout: nothing was counted
+};
+
+// One asynchronous save. Stages, in order: "captured", the due tiers ("ram", "file", ...), "done", "complete" (and
+// "complete:<tier>").
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+  virtual uint64_t step() const = 0;
+  virtual SaveId save_id() const = 0;
+  // Blocks. OK when reached; the stage's error when failed; Exhausted when the save was skipped or replaced; Timeout; Invalid
+  // at once for a stage that is not due. timeout_s < 0: none.
+  virtual absl::Status Wait(std::string_view stage, double timeout_s) const = 0;
+  virtual std::vector<std::pair<std::string, StageState>> Stages() const = 0;
+  virtual absl::Status Error() const = 0;      // the first error, or OK
+  // Readable at every change until a byte is read. Owned by the ticket.
+  virtual int Descriptor() const = 0;
+  virtual std::map<std::string, std::string> Places() const = 0;   // tier name -> path of this save's image there
+};
+
+// ---- Finding and restoring ----
+
+struct SaveInfo {
+  std::string job;
+  Uid uid;
+  uint64_t step = 0;
+  SaveId save;
+  uint32_t world = 1;
+  bool complete = false;
+  std::vector<uint32_t> missing_ranks;
+  struct Where {
+    std::string place;
+    uint64_t bytes = 0;
+    bool complete = false;               // all ranks' images are in this tier
+  };
+  std::map<std::string, Where> tiers;    // by tier name
+  uint64_t bytes = 0;                    // of all ranks' images
+  int64_t time = 0;                      // seconds since 1970; 0: no record could be read
+  Tags tags;
+  bool pinned = false;
+  std::string reason;                    // why it is not complete, in one line
+};
+
+// Where one piece of an image goes. Contiguous when rank < 0.
+struct ReadRange {
+  uint64_t offset = 0;                   // in the image, header included
+  uint64_t bytes = 0;                    // logical bytes
+  void* target = nullptr;
+  int rank = -1;                         // strided targets: extents and strides in elements of item_bytes
+  const int64_t* extents = nullptr;
+  const int64_t* strides = nullptr;
+  uint64_t item_bytes = 1;
+};
+
+// One rank's image of one save, in whatever tiers hold it; or a file opened by path.
+class Image {
+ public:
+  virtual ~Image() = default;
+  virtual const SaveInfo& info() const = 0;
+  // Header bytes (8 + JSON), already verified where a record is there. Lives as long as the image.
+  virtual std::string_view header() const = 0;
+  virtual uint64_t image_bytes() const = 0;
+  virtual bool has_digests() const = 0;  // a file without a record has none: then structure is all that is checked
+  // Fills the targets, each chunk from the nearest tier whose digest holds; bad copies are reported and healed. Not atomic:
+  // after an error targets may be partly written (`written` marks the ranges that were touched, one byte each, when given).
+  // DataLoss: no tier has a good copy of some chunk (names chunk, offset, tiers tried).
+  virtual absl::Status Read(std::span<const ReadRange> ranges, std::span<uint8_t> written = {}) = 0;
+  // Verifies every chunk in every tier that holds the image; names what is wrong. (verify and `atomic=True`)
+  virtual absl::Status VerifyAll() = 0;
+  virtual std::map<std::string, uint64_t> Sources() const = 0;   // bytes read by tier so far
+};
+
+struct FindRequest {
+  std::optional<uint64_t> step;          // that step's newest save, else the newest complete save
+  std::optional<SaveId> before;          // only saves older than this (fallback)
+  std::vector<std::string> allow_missing;   // tier names that may be unreachable
+};
+
+// ---- Engine ----
+
+class Engine {
+ public:
+  // Checks the options, starts threads, creates nothing on disk or in RAM. Invalid, Unsupported; Exhausted only for a given
+  // `bytes` of a ram tier that does not fit.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
+  // Finishes what is in flight, ends the threads, leaves the slots for `recover`.
+  virtual ~Engine() = default;
+
+  // Makes, reserves and prefaults the slots for such a state. Blocking (callers use a thread). Exhausted with the numbers.
+  virtual absl::Status Prepare(const std::shared_ptr<State>& state, std::span<const void* const> addresses,
+                               uint64_t values_bytes, std::span<const uint64_t> blob_bytes) = 0;
+
+  // Captures the state and returns; the tensors may be changed at once. Errors: Invalid (misuse by this call), Closed,
+  // Timeout (slot_timeout_s). Everything else goes to the ticket.
+  virtual absl::StatusOr<std::shared_ptr<Ticket>> Save(const SaveRequest& request) = 0;
+
+  // Every save that any tier lists, newest first, complete or not.
+  virtual absl::StatusOr<std::vector<SaveInfo>> Steps() = 0;
+  // NotFound: every tier was listed and none holds a record of this job. DataLoss: records but no complete save, naming what
+  // is missing. Unavailable: a tier could not be listed and is not allowed to be missing. After it the engine's own saves
+  // continue in a new incarnation.
+  virtual absl::StatusOr<std::unique_ptr<Image>> Find(const FindRequest& request) = 0;
+
+  virtual absl::Status SetPinned(uint64_t step, bool pinned) = 0;
+  // Waits until nothing is in flight. Timeout names what is waited for. deadline_s < 0: none.
+  virtual absl::Status Drain(double deadline_s) = 0;
+  // `final`: the newest complete save in RAM is also written to each durable tier that lacks it. Frees slots that owe nothing.
+  // The first error of any background work, once.
+  virtual absl::Status Close(bool final, double deadline_s) = 0;
+  virtual std::string HealthJson() const = 0;
+};
+
+// ---- Single files ----
+
+// Writes a state as one .safetensors file, atomic and durable when it returns: the old file stays until the new one is whole.
+// Stages at most 256 MiB.
+absl::Status SaveFile(const std::string& path, const std::shared_ptr<State>& state, std::span<const void* const> addresses,
+                      std::string_view values, std::span<const std::string_view> blobs);
+// The same, returning once the state is captured in private memory. Stages: "captured", "file", "done".
+absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, const std::shared_ptr<State>& state,
+                                                      std::span<const void* const> addresses, std::string_view values,
+                                                      std::span<const std::string_view> blobs);
+// Opens an image or any .safetensors file; a commit record beside it is used to verify what is read.
+absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path);
+
+std::string_view Version();   // "0.1.0"
+
+}  // namespace neve
+
+#endif  // NEVE_ENGINE_H_

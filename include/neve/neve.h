@@ -1,0 +1,196 @@
+/* neve's C interface: the one stable ABI of libneve.so.
+ *
+ * 1. Handles are opaque. neve_<noun>_destroy/close takes the address of the handle and nulls it; a null handle is accepted.
+ * 2. Errors: every call that can fail returns a neve_code and, when `error` is not null, a handle with the text on failure.
+ *    Destroy it. Nothing throws or aborts.
+ * 3. Strings: UTF-8. Those that may hold NUL come with a length. neve_string results are owned by the caller.
+ * 4. Threads: an engine, a ticket, an image may be used from any thread; a handle is destroyed by one, when no call is in it.
+ *    No thread of neve calls into the program, but for the log hook.
+ * 5. Structs begin with their own size (set by their INIT macro); fields are only appended.
+ * 6. Memory given to a call is borrowed until it returns. After neve_engine_save returns the tensors may be changed.
+ */
+#ifndef NEVE_NEVE_H_
+#define NEVE_NEVE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define NEVE_API __attribute__((visibility("default")))
+#else
+#define NEVE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Values equal absl::StatusCode. */
+typedef enum neve_code {
+  NEVE_OK = 0,
+  NEVE_INVALID = 3,        /* the call is wrong; nothing changed */
+  NEVE_TIMEOUT = 4,        /* the stated deadline passed */
+  NEVE_NOT_FOUND = 5,      /* every place was reachable, none has it */
+  NEVE_EXHAUSTED = 8,      /* no room; errno may be set */
+  NEVE_CLOSED = 9,         /* the engine is closed, or wrong order of calls */
+  NEVE_DAMAGED = 11,       /* a checkpoint, but truncated or malformed */
+  NEVE_UNSUPPORTED = 12,   /* this build or kind cannot */
+  NEVE_INTERNAL = 13,      /* a broken invariant of neve */
+  NEVE_UNAVAILABLE = 14,   /* could not reach it; errno may be set */
+  NEVE_DATA_LOSS = 15      /* bytes differ from their digest, no other copy */
+} neve_code;
+
+typedef struct neve_error neve_error;
+typedef struct neve_string neve_string;
+typedef struct neve_engine neve_engine;
+typedef struct neve_state neve_state;
+typedef struct neve_ticket neve_ticket;
+typedef struct neve_image neve_image;
+
+NEVE_API const char* neve_version(void);
+
+NEVE_API neve_code neve_error_code(const neve_error* error);
+NEVE_API const char* neve_error_message(const neve_error* error);   /* lives as long as the handle */
+NEVE_API int neve_error_errno(const neve_error* error);             /* 0: none */
+NEVE_API void neve_error_destroy(neve_error** error);
+
+NEVE_API const char* neve_string_data(const neve_string* string);   /* also NUL-terminated */
+NEVE_API size_t neve_string_size(const neve_string* string);
+NEVE_API void neve_string_destroy(neve_string** string);
+
+/* level: 0 debug, 1 info, 2 warning, 3 error. The line is valid during the call. NULL: stderr again. May be called from any
+ * thread of neve. */
+typedef void (*neve_log_fn)(int level, const char* line, void* context);
+NEVE_API void neve_log_set(neve_log_fn fn, void* context);
+
+/* ---- Engine ---- */
+
+typedef struct neve_options {
+  size_t struct_size;
+  const char* folder;          /* job folder; with tiers it only names the job */
+  const char* job;             /* NULL: last part of folder */
+  const char* const* tiers;    /* tier strings, "file:/nvme/ckpt?every=10"; NULL: ram and file in folder */
+  size_t tier_count;
+  uint32_t rank, world;
+  int on_full;                 /* 0 wait, 1 skip, 2 replace */
+  int64_t incarnation;         /* < 0: found */
+  double grace_s;              /* 0: no SIGTERM handler */
+  int capture_threads;         /* 0: chosen */
+} neve_options;
+#define NEVE_OPTIONS_INIT {sizeof(neve_options), NULL, NULL, NULL, 0, 0, 1, 0, -1, 0.0, 0}
+
+NEVE_API neve_code neve_engine_open(const neve_options* options, neve_engine** engine, neve_error** error);
+/* final != 0: the newest save in RAM is persisted first. Then destroys the engine, also when an error is reported. */
+NEVE_API neve_code neve_engine_close(neve_engine** engine, int final, double deadline_s, neve_error** error);
+/* Without finishing: what is in flight is finished, slots are left for recovery. */
+NEVE_API void neve_engine_destroy(neve_engine** engine);
+
+/* ---- State: described once per structure ---- */
+
+typedef struct neve_tensors {
+  size_t struct_size;
+  size_t count;
+  const char* names;           /* all names, one after another, no separators */
+  const uint32_t* name_bytes;  /* length of each */
+  const uint8_t* dtypes;       /* neve_dtype values */
+  const uint8_t* ranks;        /* number of dimensions */
+  const int64_t* extents;      /* concatenated, in elements */
+  const int64_t* strides;      /* concatenated, in elements; NULL: contiguous */
+} neve_tensors;
+#define NEVE_TENSORS_INIT {sizeof(neve_tensors), 0, NULL, NULL, NULL, NULL, NULL, NULL}
+
+typedef enum neve_dtype {
+  NEVE_BOOL = 1, NEVE_U8, NEVE_I8, NEVE_F8_E5M2, NEVE_F8_E4M3, NEVE_F8_E8M0, NEVE_F8_E4M3FNUZ, NEVE_F8_E5M2FNUZ,
+  NEVE_I16, NEVE_U16, NEVE_F16, NEVE_BF16, NEVE_I32, NEVE_U32, NEVE_F32, NEVE_I64, NEVE_U64, NEVE_F64, NEVE_C64,
+  NEVE_C128, NEVE_C32, NEVE_F4_E2M1X2, NEVE_BITS8, NEVE_BITS16, NEVE_QI8, NEVE_QU8, NEVE_QI32
+} neve_dtype;
+
+/* tree: JSON root node of docs/format.md, or NULL for a flat state. */
+NEVE_API neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_t tree_bytes, uint32_t blob_count,
+                                     neve_state** state, neve_error** error);
+NEVE_API void neve_state_destroy(neve_state** state);   /* saves in flight keep their own hold */
+
+/* ---- Save ---- */
+
+typedef struct neve_save_request {
+  size_t struct_size;
+  uint64_t step;
+  const neve_state* state;
+  const void* const* addresses;      /* one per tensor, host memory */
+  const char* values;                /* values text of docs/format.md */
+  size_t values_bytes;
+  const void* const* blobs;          /* blob_count payloads */
+  const size_t* blob_bytes;
+  const char* tags_json;             /* NULL, or a flat JSON object of numbers, strings, booleans */
+  const char* to;                    /* NULL: due tiers by cadence; else tier names separated by commas */
+  double slot_timeout_s;             /* wait for a free slot; < 0: for ever; NEVE_TIMEOUT: nothing was saved or counted */
+} neve_save_request;
+#define NEVE_SAVE_REQUEST_INIT {sizeof(neve_save_request), 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, -1.0}
+
+NEVE_API neve_code neve_engine_save(neve_engine* engine, const neve_save_request* request, neve_ticket** ticket, neve_error** error);
+/* Makes and prefaults the slots for such a save (step, tags and to are ignored; values and blobs only by size). Blocking. */
+NEVE_API neve_code neve_engine_prepare(neve_engine* engine, const neve_save_request* request, neve_error** error);
+NEVE_API neve_code neve_engine_drain(neve_engine* engine, double deadline_s, neve_error** error);
+NEVE_API neve_code neve_engine_pin(neve_engine* engine, uint64_t step, int pinned, neve_error** error);
+
+/* stage: "captured", a tier name, "done", "complete", "complete:<tier>". timeout_s < 0: none. */
+NEVE_API neve_code neve_ticket_wait(const neve_ticket* ticket, const char* stage, double timeout_s, neve_error** error);
+/* {"step":..,"save_id":"i0001.s000000","stages":{"captured":"reached",...},"error":null|{"code":..,"message":..,"errno":..},
+ *  "places":{"file":path}} */
+NEVE_API neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, neve_error** error);
+NEVE_API int neve_ticket_descriptor(const neve_ticket* ticket);   /* readable at every change; owned by the ticket */
+NEVE_API void neve_ticket_destroy(neve_ticket** ticket);          /* the save goes on */
+
+/* ---- List and restore ---- */
+
+/* {"saves":[...]} as `neve ls --json` prints, newest first. */
+NEVE_API neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error** error);
+NEVE_API neve_code neve_engine_health(neve_engine* engine, neve_string** json, neve_error** error);
+
+typedef struct neve_find_request {
+  size_t struct_size;
+  int64_t step;                      /* < 0: the newest complete save */
+  int64_t before_incarnation;        /* < 0: no bound; else only saves older than (incarnation, sequence) */
+  uint64_t before_sequence;
+  const char* allow_missing;         /* NULL, or tier names separated by commas */
+} neve_find_request;
+#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL}
+
+NEVE_API neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error);
+/* Any image or .safetensors file. */
+NEVE_API neve_code neve_image_open(const char* path, neve_image** image, neve_error** error);
+NEVE_API void neve_image_destroy(neve_image** image);
+/* One save as an object of neve_engine_steps, with "image_bytes", "has_digests" and "sources" (bytes read by tier) added. */
+NEVE_API neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error);
+NEVE_API const void* neve_image_header(const neve_image* image, size_t* bytes);   /* 8 + JSON; lives as long as the image */
+
+typedef struct neve_ranges {
+  size_t struct_size;
+  size_t count;
+  const uint64_t* offsets;           /* in the image, header included */
+  const uint64_t* bytes;             /* logical bytes */
+  void* const* targets;
+  const int8_t* ranks;               /* NULL: all contiguous; -1: this one is */
+  const int64_t* extents;            /* of the strided ones, concatenated, in elements */
+  const int64_t* strides;
+  const uint64_t* item_bytes;        /* per range; NULL with ranks NULL */
+  uint8_t* written;                  /* NULL, or count bytes: 1 where the target was touched */
+} neve_ranges;
+#define NEVE_RANGES_INIT {sizeof(neve_ranges), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+NEVE_API neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error);
+/* Every chunk in every tier that holds it. */
+NEVE_API neve_code neve_image_verify(neve_image* image, neve_error** error);
+
+/* ---- Single files ---- */
+
+/* One .safetensors file, atomic and durable when it returns (step, tags, to, slot_timeout_s are ignored). */
+NEVE_API neve_code neve_file_save(const char* path, const neve_save_request* request, neve_error** error);
+/* Returns once the state is captured; stages "captured", "file", "done". */
+NEVE_API neve_code neve_file_save_async(const char* path, const neve_save_request* request, neve_ticket** ticket, neve_error** error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* NEVE_NEVE_H_ */
