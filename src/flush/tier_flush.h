@@ -1,0 +1,95 @@
+// TierFlush: carries captured images into one durable tier, one after another, oldest first.
+//
+// A state machine: its events are Enqueue, Cancel, Retry and completions of the tier (posted to the executor), its only clock
+// is the executor's. All calls are made on the executor's thread.
+//
+// Invariants
+//   - `done` of every job runs exactly once, on the executor, and the image's bytes are borrowed until then.
+//   - At most `depth` pieces are in flight; a piece is never larger than `piece_bytes`.
+//   - The record is committed only after every piece completed with OK, and only if `may_commit` says so.
+//   - A failing image is tried again with growing pauses until `timeout` has passed since its first failure. Then the tier is
+//     degraded: that job fails, queued ones but the newest lapse with the same error, and the newest is tried once more at
+//     each Enqueue or Retry. A success ends the degradation.
+#ifndef NEVE_FLUSH_TIER_FLUSH_H_
+#define NEVE_FLUSH_TIER_FLUSH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/error/status.h"
+#include "base/obs/metrics.h"
+#include "base/sync/executor.h"
+#include "format/commit_record.h"
+#include "storage/tier.h"
+
+namespace neve::flush {
+
+struct Policy {
+  int depth = 4;
+  uint64_t piece_bytes = kDefaultChunkBytes;
+  uint64_t rate_bytes_per_s = 0;                 // 0: no cap
+  sync::Nanos timeout = 600 * sync::kSecond;
+  sync::Nanos retry_first = 100 * sync::kMillisecond;
+  sync::Nanos retry_max = 10 * sync::kSecond;
+};
+
+struct Job {
+  std::shared_ptr<const format::CommitRecord> record;
+  std::span<const std::byte> image;              // padded: readable up to the next multiple of 4096
+  std::function<void(absl::Status)> done;
+};
+
+class TierFlush {
+ public:
+  // `may_commit` is asked right before each commit; not OK: the image is abandoned with that status, without retries.
+  TierFlush(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, const Policy& policy,
+            std::function<void(std::function<void(absl::Status)>)> may_commit);
+  ~TierFlush();
+
+  void Enqueue(Job job);
+  // Drops a job that has not begun; its done gets `status`. False when it is in flight, or not here.
+  bool Cancel(const ImageKey& key, absl::Status status);
+  // Tries the kept job of a degraded tier now (close, drain).
+  void Retry();
+  bool Idle() const { return !active_ && queue_.empty(); }
+  bool degraded() const { return degraded_; }
+  const absl::Status& last_error() const { return last_error_; }
+  size_t queued() const { return queue_.size() + (active_ ? 1 : 0); }
+  // The key in flight or next, for messages of waits; empty string when idle.
+  std::string Describe() const;
+
+ private:
+  struct Attempt;   // one try at one image: dropped as a whole when it fails
+  void StartNext();
+  void Begin();
+  void Pump(const std::shared_ptr<Attempt>& attempt);
+  void PieceDone(const std::shared_ptr<Attempt>& attempt, uint64_t bytes, absl::Status status);
+  void Commit(const std::shared_ptr<Attempt>& attempt);
+  void AttemptFailed(absl::Status status, bool retryable);
+  void FinishActive(absl::Status status);
+
+  storage::Tier& tier_;
+  sync::Executor& executor_;
+  obs::Metrics& metrics_;
+  const Policy policy_;
+  std::function<void(std::function<void(absl::Status)>)> may_commit_;
+  std::deque<Job> queue_;
+  bool active_ = false;
+  Job job_;                                      // valid while active_
+  std::shared_ptr<Attempt> attempt_;
+  sync::Nanos first_failure_ = -1;
+  sync::Nanos pause_ = 0;
+  sync::Nanos rate_free_at_ = 0;                 // when the rate cap lets the next piece go
+  bool degraded_ = false;
+  absl::Status last_error_;
+  std::shared_ptr<bool> alive_;                  // completions that come after destruction find false
+};
+
+}  // namespace neve::flush
+
+#endif  // NEVE_FLUSH_TIER_FLUSH_H_
