@@ -59,6 +59,8 @@ class CaptureHasher {
 //   if (h.Finish() != wanted) ...                       // the rest of the chunk is hashed without a copy
 //
 // The targets are written before the digest is known: on a mismatch the caller fills them again from another source.
+// Every byte is read from the source once, so a digest that matches vouches for the targets even when somebody (the live
+// owner of a slot) overwrote the source meanwhile. Allocates nothing. One thread.
 class RestoreHasher {
  public:
   RestoreHasher(const std::byte* source, uint64_t chunk_bytes, Store store = Store::kStream);
@@ -67,12 +69,15 @@ class RestoreHasher {
   Digest Finish();
 
  private:
+  void Advance(std::byte* target, uint64_t bytes);
   const std::byte* source_;
   uint64_t chunk_bytes_;
   uint64_t position_ = 0;
   uint64_t hashed_stripes_ = 0;
   Store store_;
   alignas(64) std::array<uint64_t, 8> accumulators_;
+  alignas(64) std::array<std::byte, 64> shared_;   // the stripe at position_, when pieces meet inside it
+  std::array<std::byte, 256> last_;                // the last 64 bytes; all of a chunk of up to 240
 };
 
 // Copy without a digest, same stores as above; for benchmarks and for strided code paths.
