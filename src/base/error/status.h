@@ -15,6 +15,7 @@
 #define NEVE_BASE_ERROR_STATUS_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

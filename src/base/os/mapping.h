@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/error/status.h"
 #include "base/os/syscalls.h"
@@ -31,8 +32,10 @@ class Mapping {
   bool AdviseHugePages() const;
 
  private:
+  std::string path_;  // for messages
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  bool writable_ = false;
 };
 
 }  // namespace neve::os

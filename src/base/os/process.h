@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace neve::os {
@@ -22,6 +23,10 @@ ProcessId CurrentProcess();
 bool IsAlive(const ProcessId& process);
 std::string BootIdString(const ProcessId& process);   // as in /proc/sys/kernel/random/boot_id
 std::string HostName();
+
+// The whole of a small file of /proc or /sys; nothing when it cannot be read. The hooks are not asked: what the kernel
+// says about itself is no storage.
+std::optional<std::string> ReadKernelFile(const std::string& path);
 
 }  // namespace neve::os
 

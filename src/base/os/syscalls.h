@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error/status.h"
@@ -36,6 +37,7 @@ absl::Status Fallocate(const File& file, uint64_t bytes);
 absl::Status Rename(const std::string& from, const std::string& to);
 // Fails with Unavailable/EEXIST when `to` is there: never replaces (renameat2 RENAME_NOREPLACE, else link + unlink).
 absl::Status RenameNoReplace(const std::string& from, const std::string& to);
+absl::Status Link(const std::string& from, const std::string& to);   // a hard link; never replaces (Unavailable/EEXIST)
 absl::Status Unlink(const std::string& path);     // a file already gone is OK
 absl::Status Mkdir(const std::string& path, mode_t mode = 0777);  // exists: OK when it is a directory
 absl::Status MakeDirs(const std::string& path, mode_t mode = 0777);
@@ -53,8 +55,9 @@ struct DirectoryEntry {
 absl::StatusOr<std::vector<DirectoryEntry>> ListDirectory(const std::string& path);
 
 // Whole small files. ReadFile refuses more than `limit` bytes (Damaged). WriteFileExclusive fails with
-// Unavailable/EEXIST when the file is there. Both writers make the content durable: temporary beside the target, fsync,
-// rename (or link), fsync of the folder.
+// Unavailable/EEXIST when the file is there. Both writers make the content durable: temporary `.tmp-<hex>` beside the target,
+// fsync, rename (or link), fsync of the folder. A new file has the mode the umask gives, a replaced one keeps its own; a
+// symbolic link stays one and its target is written. After a failure no temporary is left.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit);
 absl::Status WriteFileAtomic(const std::string& path, std::string_view content);
 absl::Status WriteFileExclusive(const std::string& path, std::string_view content);

@@ -23,7 +23,8 @@ class PartFn {
 
 class Crew {
  public:
-  // `helpers` threads beside the caller; 0 is allowed. Not inherited by a fork: in a forked child Run works alone.
+  // `helpers` threads beside the caller, fewer when the system refuses them; 0 is allowed. They block all signals, and run
+  // at nice 19 when `background`. Not inherited by a fork: in a forked child Run works alone.
   static std::unique_ptr<Crew> Create(int helpers, bool background = false);
   virtual ~Crew() = default;
   virtual int threads() const = 0;  // helpers + 1
