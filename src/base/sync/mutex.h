@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #if defined(__clang__)
@@ -49,6 +50,16 @@ class Condition {
     lock.release();
   }
   // False when the deadline passed and the predicate is still false.
+  // The same by seconds from now; < 0: no deadline.
+  template <typename Predicate>
+  bool WaitFor(Mutex& mutex, double seconds, Predicate predicate) NEVE_REQUIRES(mutex) {
+    constexpr double kLongest = 1e9;   // beyond this a deadline overflows the clock
+    if (seconds < 0 || seconds > kLongest) {
+      Wait(mutex, predicate);
+      return true;
+    }
+    return WaitUntil(mutex, std::chrono::steady_clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)), predicate);
+  }
   template <typename Predicate>
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline, Predicate predicate) NEVE_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);

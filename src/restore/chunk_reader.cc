@@ -1,0 +1,303 @@
+#include "restore/chunk_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+
+#include "absl/strings/str_format.h"
+#include "base/obs/log.h"
+#include "base/sync/mutex.h"
+#include "base/sync/notification.h"
+
+namespace neve::restore {
+namespace {
+
+struct FreeDeleter {
+  void operator()(std::byte* pointer) const { std::free(pointer); }
+};
+using AlignedBuffer = std::unique_ptr<std::byte[], FreeDeleter>;
+
+AlignedBuffer AllocateAligned(uint64_t bytes) {
+  const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return AlignedBuffer(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, std::max(rounded, kPageBytes))));
+}
+
+absl::Status ReadBlocking(storage::ImageReader& reader, uint64_t offset, std::span<std::byte> target) {
+  sync::Result<absl::Status> result;
+  reader.Read(offset, target, [&result](absl::Status status) { result.Set(std::move(status)); });
+  return result.Take();
+}
+
+// Shared by the workers of one ReadChunks.
+class Delivery {
+ public:
+  Delivery(const ReadPlan& plan, std::span<const codec::Digest> digests, std::span<uint8_t> written)
+      : plan_(plan), digests_(digests), written_(written) {}
+
+  // Copies one chunk's bytes to the targets and says whether they matched.
+  bool Deliver(const ChunkPlan& chunk, const std::byte* bytes, codec::Store store) const {
+    const uint64_t begin = chunk.chunk * plan_.chunk_bytes();
+    codec::RestoreHasher hasher(bytes, plan_.ChunkSize(chunk.chunk), store);
+    uint64_t position = begin;
+    for (const Segment& segment : plan_.SegmentsOf(chunk)) {
+      const Range& range = plan_.range(segment.range);
+      if (!written_.empty()) std::atomic_ref<uint8_t>(written_[segment.range]).store(1, std::memory_order_relaxed);
+      hasher.Skip(segment.offset - position);
+      if (range.strided != nullptr) {
+        range.strided->Scatter(range.target, segment.range_offset, segment.range_offset + segment.bytes,
+                               bytes + (segment.offset - begin));
+        hasher.Skip(segment.bytes);
+      } else {
+        hasher.CopyTo(range.target + segment.range_offset, segment.bytes);
+      }
+      position = segment.offset + segment.bytes;
+    }
+    if (digests_.empty()) return true;   // nothing to compare with: the caller was told so by has_digests()
+    return hasher.Finish() == digests_[chunk.chunk];
+  }
+
+  uint64_t NeededBytes(const ChunkPlan& chunk) const {
+    uint64_t bytes = 0;
+    for (const Segment& segment : plan_.SegmentsOf(chunk)) bytes += segment.bytes;
+    return bytes;
+  }
+
+ private:
+  const ReadPlan& plan_;
+  std::span<const codec::Digest> digests_;
+  std::span<uint8_t> written_;
+};
+
+struct FailedChunk {
+  const ChunkPlan* chunk;
+  absl::Status error;   // OK: the digest differed
+};
+
+// Reads chunks of a source that is not memory: reads run ahead, workers verify and deliver what has arrived.
+class Stream {
+ public:
+  Stream(const ReadPlan& plan, const Source& source, const Delivery& delivery, int buffers, std::vector<FailedChunk>* failed)
+      : plan_(plan), source_(source), delivery_(delivery), failed_(failed) {
+    for (int i = 0; i < buffers; ++i) {
+      buffers_.push_back(AllocateAligned(plan.chunk_bytes()));
+      if (buffers_.back() == nullptr) {
+        buffers_.pop_back();
+        break;
+      }
+      free_.push_back(i);
+    }
+  }
+  bool usable() const { return !buffers_.empty(); }
+
+  uint64_t Run(sync::Crew& crew) {
+    IssueReads();
+    auto work = [this](uint64_t, int) { Work(); };
+    crew.Run(static_cast<uint64_t>(crew.threads()), sync::PartFn(work));
+    return delivered_.load();
+  }
+
+ private:
+  struct Arrived {
+    int buffer;
+    size_t chunk;
+    absl::Status status;
+  };
+
+  void IssueReads() {
+    while (true) {
+      int buffer;
+      size_t chunk;
+      {
+        sync::MutexLock lock(mutex_);
+        if (free_.empty() || next_ == plan_.chunks().size() || in_flight_ >= source_.queue_depth) return;
+        buffer = free_.back();
+        free_.pop_back();
+        chunk = next_++;
+        ++in_flight_;
+      }
+      const uint64_t index = plan_.chunks()[chunk].chunk;
+      source_.reader->Read(index * plan_.chunk_bytes(), {buffers_[buffer].get(), plan_.ChunkSize(index)},
+                           [this, buffer, chunk](absl::Status status) {
+                             sync::MutexLock lock(mutex_);
+                             --in_flight_;
+                             arrived_.push_back(Arrived{buffer, chunk, std::move(status)});
+                             condition_.NotifyAll();
+                           });
+    }
+  }
+
+  void Work() {
+    while (true) {
+      IssueReads();
+      Arrived arrived;
+      {
+        sync::MutexLock lock(mutex_);
+        condition_.Wait(mutex_, [this] { return !arrived_.empty() || finished_ == plan_.chunks().size(); });
+        if (arrived_.empty()) return;
+        arrived = std::move(arrived_.front());
+        arrived_.pop_front();
+      }
+      const ChunkPlan& chunk = plan_.chunks()[arrived.chunk];
+      IssueReads();
+      const bool good = arrived.status.ok() && delivery_.Deliver(chunk, buffers_[arrived.buffer].get(), codec::Store::kStream);
+      if (good) delivered_.fetch_add(delivery_.NeededBytes(chunk), std::memory_order_relaxed);
+      sync::MutexLock lock(mutex_);
+      if (!good) failed_->push_back(FailedChunk{&chunk, std::move(arrived.status)});
+      free_.push_back(arrived.buffer);
+      if (++finished_ == plan_.chunks().size()) condition_.NotifyAll();
+    }
+  }
+
+  const ReadPlan& plan_;
+  const Source& source_;
+  const Delivery& delivery_;
+  std::vector<AlignedBuffer> buffers_;
+  sync::Mutex mutex_;
+  sync::Condition condition_;
+  std::vector<int> free_ NEVE_GUARDED_BY(mutex_);
+  std::deque<Arrived> arrived_ NEVE_GUARDED_BY(mutex_);
+  std::vector<FailedChunk>* failed_ NEVE_GUARDED_BY(mutex_);
+  size_t next_ NEVE_GUARDED_BY(mutex_) = 0;
+  size_t finished_ NEVE_GUARDED_BY(mutex_) = 0;
+  int in_flight_ NEVE_GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> delivered_{0};
+};
+
+// Every chunk from one memory source, by the whole crew.
+uint64_t DeliverMapped(const ReadPlan& plan, std::span<const std::byte> image, const Delivery& delivery, sync::Crew& crew,
+                       std::vector<FailedChunk>* failed) {
+  sync::Mutex mutex;
+  std::atomic<uint64_t> delivered{0};
+  auto work = [&](uint64_t part, int) {
+    const ChunkPlan& chunk = plan.chunks()[part];
+    const uint64_t begin = chunk.chunk * plan.chunk_bytes();
+    const bool present = begin + plan.ChunkSize(chunk.chunk) <= image.size();
+    if (present && delivery.Deliver(chunk, image.data() + begin, codec::Store::kStream)) {
+      delivered.fetch_add(delivery.NeededBytes(chunk), std::memory_order_relaxed);
+    } else {
+      sync::MutexLock lock(mutex);
+      failed->push_back(FailedChunk{&chunk, present ? absl::OkStatus() : Damaged("the image is shorter than its record says")});
+    }
+  };
+  if (plan.chunks().size() <= 1) {
+    for (uint64_t i = 0; i < plan.chunks().size(); ++i) work(i, 0);
+  } else {
+    crew.Run(plan.chunks().size(), sync::PartFn(work));
+  }
+  return delivered.load();
+}
+
+std::string Failure(const FailedChunk& failed, const Source& source) {
+  return absl::StrFormat("%s: %s", source.place.empty() ? source.name : source.place,
+                         failed.error.ok() ? "its bytes differ from their digest" : std::string(failed.error.message()));
+}
+
+}  // namespace
+
+absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, std::span<const codec::Digest> digests,
+                        sync::Crew& crew, const ReadOptions& options, std::span<uint8_t> written, ReadResult* result) {
+  if (plan.chunks().empty()) return absl::OkStatus();
+  if (sources.empty()) return Internal("a read needs a source");
+  if (!digests.empty() && plan.chunks().back().chunk >= digests.size()) return Damaged("the record has fewer digests than the image has chunks");
+  const Delivery delivery(plan, digests, written);
+  std::vector<FailedChunk> failed;
+  const Source& nearest = sources.front();
+  if (const auto image = nearest.reader->Mapped(); !image.empty()) {
+    result->bytes[nearest.name] += DeliverMapped(plan, image, delivery, crew, &failed);
+  } else {
+    const int buffers = std::clamp<int>(options.staging_chunks, 1, static_cast<int>(std::min<size_t>(plan.chunks().size(), 64)));
+    Stream stream(plan, nearest, delivery, buffers, &failed);
+    if (!stream.usable()) return Exhausted(absl::StrFormat("no memory for a staging buffer of %d bytes", plan.chunk_bytes()));
+    result->bytes[nearest.name] += stream.Run(crew);
+  }
+  result->chunks_failed += failed.size();
+  std::sort(failed.begin(), failed.end(), [](const FailedChunk& a, const FailedChunk& b) { return a.chunk->chunk < b.chunk->chunk; });
+  if (!failed.empty()) {
+    obs::Log(obs::Level::kWarning, absl::StrFormat("event=chunks_bad source=%s count=%d first_chunk=%d what=\"%s\"", nearest.name,
+                                                   failed.size(), failed.front().chunk->chunk, Failure(failed.front(), nearest)));
+  }
+  // The rare part: one chunk at a time from the other places, then back over the bad copy.
+  AlignedBuffer buffer;
+  for (const FailedChunk& bad : failed) {
+    const uint64_t begin = bad.chunk->chunk * plan.chunk_bytes();
+    const uint64_t bytes = plan.ChunkSize(bad.chunk->chunk);
+    std::string tried = Failure(bad, nearest);
+    bool delivered = false, any_unreachable = !bad.error.ok();
+    for (size_t s = 1; s < sources.size() && !delivered; ++s) {
+      if (buffer == nullptr) buffer = AllocateAligned(plan.chunk_bytes());
+      if (buffer == nullptr) return Exhausted("no memory for a staging buffer");
+      FailedChunk again{bad.chunk, ReadBlocking(*sources[s].reader, begin, {buffer.get(), bytes})};
+      if (again.error.ok() && delivery.Deliver(*bad.chunk, buffer.get(), codec::Store::kCached)) {
+        delivered = true;
+        result->bytes[sources[s].name] += delivery.NeededBytes(*bad.chunk);
+        for (size_t h = 0; h < s; ++h) {
+          if (!sources[h].heal) continue;
+          const absl::Status healed = sources[h].heal(begin, {buffer.get(), bytes});
+          if (healed.ok()) {
+            ++result->chunks_healed;
+          } else {
+            obs::Log(obs::Level::kWarning, absl::StrFormat("event=heal_failed source=%s chunk=%d error=\"%s\"", sources[h].name,
+                                                           bad.chunk->chunk, std::string(healed.message())));
+          }
+        }
+      } else {
+        any_unreachable |= !again.error.ok();
+        tried += "; " + Failure(again, sources[s]);
+      }
+    }
+    if (!delivered) {
+      const std::string message = absl::StrFormat("no good copy of chunk %d (image bytes [%d, %d)): %s", bad.chunk->chunk, begin,
+                                                  begin + bytes, tried);
+      if (any_unreachable && !bad.error.ok() && absl::IsUnavailable(bad.error)) return Unavailable(message, ErrnoOf(bad.error));
+      if (!bad.error.ok() && IsDamaged(bad.error)) return Damaged(message);
+      return DataLoss(message);
+    }
+  }
+  plan.FinishStaged();
+  return absl::OkStatus();
+}
+
+absl::Status VerifyChunks(const Source& source, uint64_t image_bytes, uint64_t chunk_bytes,
+                          std::span<const codec::Digest> digests, sync::Crew& crew, std::vector<uint64_t>* bad) {
+  sync::Mutex mutex;
+  const uint64_t count = digests.size();
+  if (const auto image = source.reader->Mapped(); !image.empty()) {
+    auto work = [&](uint64_t chunk, int) {
+      const uint64_t begin = chunk * chunk_bytes;
+      const uint64_t bytes = std::min(chunk_bytes, image_bytes - begin);
+      const bool good = begin + bytes <= image.size() && codec::DigestOf(image.subspan(begin, bytes)) == digests[chunk];
+      if (!good) {
+        sync::MutexLock lock(mutex);
+        bad->push_back(chunk);
+      }
+    };
+    crew.Run(count, sync::PartFn(work));
+  } else {
+    absl::Status first_error;
+    std::vector<AlignedBuffer> buffers(static_cast<size_t>(crew.threads()));
+    for (AlignedBuffer& buffer : buffers) {
+      buffer = AllocateAligned(chunk_bytes);
+      if (buffer == nullptr) return Exhausted(absl::StrFormat("no memory for a staging buffer of %d bytes", chunk_bytes));
+    }
+    auto work = [&](uint64_t chunk, int worker) {
+      const uint64_t begin = chunk * chunk_bytes;
+      const uint64_t bytes = std::min(chunk_bytes, image_bytes - begin);
+      std::byte* buffer = buffers[static_cast<size_t>(worker)].get();
+      absl::Status status = ReadBlocking(*source.reader, begin, {buffer, bytes});
+      const bool good = status.ok() && codec::DigestOf({buffer, bytes}) == digests[chunk];
+      if (!good) {
+        sync::MutexLock lock(mutex);
+        if (!status.ok() && first_error.ok()) first_error = status;
+        bad->push_back(chunk);
+      }
+    };
+    crew.Run(count, sync::PartFn(work));
+    if (!first_error.ok()) return first_error;
+  }
+  std::sort(bad->begin(), bad->end());
+  return absl::OkStatus();
+}
+
+}  // namespace neve::restore
