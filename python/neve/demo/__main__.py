@@ -1,0 +1,3 @@
+from neve.demo.run import main
+
+main()
