@@ -36,7 +36,7 @@ struct ListReport {
 absl::StatusOr<ListReport> ListSaves(const std::string& place);
 
 struct Problem {
-  std::string code;                       // "digest", "truncated", "record", "header", "missing", "trailing", "identity"
+  std::string code;                       // "digest", "truncated", "record", "header", "missing", "trailing", "identity", "io"
   std::string place, file, tensor;
   int64_t chunk = -1;
   int64_t offset = -1;                    // in the file
@@ -48,6 +48,7 @@ struct VerifyReport {
   uint64_t checked_bytes = 0;
   std::vector<Problem> problems;
   std::vector<std::string> notes;
+  absl::Status worst;                     // what could not be read at all (exit 5), OK otherwise
 };
 // Every digest and every structural rule of every image found there. step < 0: all.
 absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress);
