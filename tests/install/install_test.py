@@ -1,0 +1,143 @@
+"""Projects outside this tree, built against what `cmake --install` and `pip install` put there."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+BUILD = ROOT / "build" / "release"
+
+
+def run(*command, **options) -> str:
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory) -> Path:
+    """The installed tree, moved after the install: it must not remember where it was put first."""
+    first = tmp_path_factory.mktemp("first") / "prefix"
+    run("cmake", "--install", BUILD, "--prefix", first)
+    moved = tmp_path_factory.mktemp("moved") / "neve"
+    shutil.move(first, moved)
+    return moved
+
+
+@pytest.fixture
+def quiet(tmp_path) -> dict:
+    """An environment with a RAM folder of the test's own, and no way into the build tree."""
+    ram = tmp_path / "ram"
+    ram.mkdir(mode=0o700)
+    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NEVE_RAM_DIR": str(ram)}
+
+
+def find_one(prefix: Path, pattern: str) -> Path:
+    found = list(prefix.glob(pattern))
+    assert len(found) == 1, f"{pattern}: {found}"
+    return found[0]
+
+
+def build_with_cmake(source: Path, build: Path, prefix: Path) -> Path:
+    run("cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", build)
+    return build / "consumer"
+
+
+def test_find_package_serves_a_c_project(prefix, tmp_path, quiet):
+    consumer = build_with_cmake(HERE / "c", tmp_path / "build", prefix)
+    assert "saved and restored" in run(consumer, tmp_path / "job", env=quiet)
+
+
+def test_find_package_serves_a_cpp_project(prefix, tmp_path, quiet):
+    consumer = build_with_cmake(HERE / "cpp", tmp_path / "build", prefix)
+    (tmp_path / "job").mkdir()
+    assert run(consumer, tmp_path / "job", env=quiet).startswith("neve ")
+
+
+def test_pkg_config_serves_a_c_project(prefix, tmp_path, quiet):
+    found = find_one(prefix, "lib/**/neve.pc").parent
+    environment = dict(os.environ, PKG_CONFIG_PATH=str(found))
+    flags = run("pkg-config", "--cflags", "--libs", "neve", env=environment).split()
+    assert run("pkg-config", "--modversion", "neve", env=environment).strip() == version()
+    consumer = tmp_path / "consumer"
+    run("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", HERE / "c" / "consumer.c", "-o", consumer, *flags)
+    library = find_one(prefix, "lib/**/libneve.so").parent
+    assert "saved and restored" in run(consumer, tmp_path / "job", env=dict(quiet, LD_LIBRARY_PATH=str(library)))
+
+
+def test_headers_are_plain_c11_and_cpp(prefix, tmp_path):
+    include = f"-I{prefix / 'include'}"
+    for compiler, language, standard in (("cc", "c", "c11"), ("c++", "c++", "c++17")):
+        run(compiler, "-x", language, f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", include,
+            prefix / "include" / "neve" / "neve.h")
+
+
+def test_installed_command_runs_where_it_was_moved_to(prefix, quiet):
+    assert version() in run(prefix / "bin" / "neve", "--version", env=quiet)
+
+
+def test_library_exports_only_its_own_names(prefix):
+    library = find_one(prefix, "lib/**/libneve.so")
+    symbols = run("nm", "-D", "--defined-only", library).splitlines()
+    names = [line.split()[-1].split("@")[0] for line in symbols if line.split()[-2] != "A"]
+    assert names and not [name for name in names if not name.startswith("neve_")]
+
+
+def test_installed_files_name_no_build_path(prefix):
+    for file in prefix.rglob("*"):
+        if file.suffix in (".cmake", ".pc"):
+            text = file.read_text()
+            assert str(ROOT) not in text and "first" not in re.findall(r"/[\w/.-]+", text), file
+    dynamic = run("readelf", "-d", find_one(prefix, "lib/**/libneve.so"), prefix / "bin" / "neve")
+    assert str(ROOT) not in dynamic
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory) -> Path:
+    """An empty virtual environment with this tree installed by pip: neither torch nor numpy there."""
+    venv = tmp_path_factory.mktemp("pip") / "venv"
+    run(sys.executable, "-m", "venv", venv)
+    index = subprocess.run([venv / "bin/python", "-m", "pip", "download", "-q", "--no-deps", "-d", venv / "probe", "scikit-build-core"],
+                           capture_output=True)
+    if index.returncode != 0:
+        pytest.skip("no Python package index can be reached")
+    run(venv / "bin/python", "-m", "pip", "install", "-q", ROOT)
+    return venv
+
+
+def test_pip_package_imports_without_torch_and_numpy(package, tmp_path, quiet):
+    script = "import json, neve, sys; print(json.dumps([neve.__file__, 'torch' in sys.modules, 'numpy' in sys.modules]))"
+    file, torch, numpy = json.loads(run(package / "bin/python", "-c", script, cwd=tmp_path, env=quiet))
+    assert Path(file).is_relative_to(package) and not torch and not numpy
+
+
+def test_pip_package_has_its_library_and_command(package, tmp_path, quiet):
+    folder = find_one(package, "lib/python*/site-packages/neve")
+    assert (folder / "lib" / "libneve.so").is_file() and (folder / "bin" / "neve").is_file() and (folder / "py.typed").is_file()
+    assert version() in run(package / "bin/neve", "--version", cwd=tmp_path, env=quiet)
+    script = f"import ctypes; print(ctypes.CDLL({str(folder / 'lib' / 'libneve.so')!r}).neve_version is not None)"
+    assert run(package / "bin/python", "-c", script, cwd=tmp_path, env=quiet).strip() == "True"
+
+
+def test_pip_package_saves_and_restores_plain_values(package, tmp_path, quiet):
+    script = ("import neve\n"
+              "with neve.Checkpointer('job') as c: c.save(3, {'a': 1, 'b': [2.5, 'x', None]})\n"
+              "with neve.Checkpointer('job') as c: found = c.restore()\n"
+              "print(found.step, found.state)")
+    assert run(package / "bin/python", "-c", script, cwd=tmp_path, env=quiet).strip() == "3 {'a': 1, 'b': [2.5, 'x', None]}"
+
+
+def test_versions_agree():
+    assert version() == re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+
+
+def version() -> str:
+    return re.search(r"project\(neve VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
