@@ -60,7 +60,7 @@ class Recovery {
     for (const SlotInfo& found : slots_) {
       if (!found.status.ok() || !HoldsImage(found) || (!job.empty() && found.job != job)) continue;
       RecoverReport::Item item = ItemOf(found);
-      item.outcome = found.owner_alive ? "owner alive" : "in RAM only known here: give the job folder to persist it";
+      item.outcome = found.owner_alive ? "owner alive" : "in RAM";
       report_->items.push_back(std::move(item));
     }
   }
@@ -177,6 +177,9 @@ class Recovery {
 // `to` is a job folder, or a root that holds one folder a job; a folder that is empty or missing is the job's own when it
 // has the job's name.
 absl::StatusOr<std::string> FolderFor(const std::string& to, const std::string& job) {
+  if (job.empty() || job.front() == '.' || job.find('/') != std::string::npos) {
+    return Invalid(absl::StrFormat("job '%s' in RAM has a name that cannot be a folder; give its job folder as the place", job));
+  }
   const std::string named = os::JoinPath(to, job);
   if (!os::Exists(to)) return os::BaseName(to) == job ? to : named;
   NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(to));
