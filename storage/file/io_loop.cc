@@ -1,0 +1,108 @@
+#include "storage/file/io_loop.h"
+
+#include <utility>
+
+#include "base/os/thread.h"
+#include "base/sync/notification.h"
+#include "storage/file/kernel_file.h"
+
+namespace neve::storage {
+
+absl::StatusOr<std::shared_ptr<IoLoop>> IoLoop::Start(const ring::Options& options) {
+  std::shared_ptr<IoLoop> loop(new IoLoop());
+  loop->thread_ = sync::ThreadExecutor::Create({.name = "neve-file"});
+  if (loop->thread_ == nullptr) {
+    loop->ended_ = true;
+    return Exhausted("file tier: the system refuses another thread (see ulimit -u and the cgroup's pids.max)");
+  }
+  absl::Status status;
+  loop->thread_->Run([&] {
+    BlockFileSignals();
+    absl::StatusOr<std::unique_ptr<ring::Ring>> ring = ring::Ring::Create(options);
+    status = ring.status();
+    if (ring.ok()) loop->ring_ = std::move(*ring);
+  });
+  if (!status.ok()) {
+    loop->ended_ = true;
+    return Annotate(status, "file tier: its thread has no file I/O engine");
+  }
+  loop->thread_->Post([raw = loop.get()] { raw->Run(); });
+  return loop;
+}
+
+IoLoop::IoLoop() : generation_(os::ForkGeneration()) {}
+
+IoLoop::~IoLoop() {
+  Stop();
+  // The ring waits for its operations, which are the parent's and never complete here.
+  if (Forked()) static_cast<void>(ring_.release());
+}
+
+bool IoLoop::Forked() const { return os::ForkGeneration() != generation_; }
+
+void IoLoop::PushLocked(Task task) {
+  const bool was_empty = mailbox_.empty();
+  mailbox_.push_back(std::move(task));
+  if (was_empty) ring_->Wake();
+}
+
+bool IoLoop::Post(Task task) {
+  if (Forked()) return false;
+  sync::MutexLock lock(mutex_);
+  if (stopping_) return false;
+  PushLocked(std::move(task));
+  return true;
+}
+
+void IoLoop::PostLast(Task task) {
+  if (Forked()) return;
+  {
+    sync::MutexLock lock(mutex_);
+    if (!ended_) return PushLocked(std::move(task));
+  }
+  sync::MutexLock lock(after_end_);
+  task();
+}
+
+void IoLoop::RunAndWait(Task task) {
+  if (Forked()) return;
+  if (thread_->IsCurrent()) {
+    task();
+    return;
+  }
+  sync::Result<bool> ran;
+  if (Post([&] {
+        task();
+        ran.Set(true);
+      })) {
+    ran.Take();
+  }
+}
+
+void IoLoop::Stop() {
+  if (Forked() || thread_ == nullptr) return;
+  {
+    sync::MutexLock lock(mutex_);
+    stopping_ = true;
+    if (!ended_) ring_->Wake();
+  }
+  thread_->Stop();
+}
+
+void IoLoop::Run() {
+  while (true) {
+    std::deque<Task> batch;
+    {
+      sync::MutexLock lock(mutex_);
+      batch.swap(mailbox_);
+      ended_ = stopping_ && batch.empty() && ring_->pending() == 0;
+      if (ended_) break;
+    }
+    for (Task& task : batch) task();
+    // Only an empty batch may wait: a task may have submitted what Poll has yet to hand to the kernel.
+    ring_->Poll(/*wait=*/batch.empty());
+  }
+  ring_.reset();
+}
+
+}  // namespace neve::storage
