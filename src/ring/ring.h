@@ -1,15 +1,21 @@
 // Asynchronous file I/O: one interface, two engines (io_uring, thread pool), chosen by a probe that really writes.
 //
 // Contract
-//   Owner     One thread owns a Ring: Submit*, Poll and the destructor are called by it only. Completions run on it,
-//             inside Poll. Wake() is the one call any thread may make.
+//   Owner     One thread owns a Ring, the first that calls anything but Create: submissions, regions, Poll and the
+//             destructor are called by it only. Completions run on it, inside Poll (and the destructor); they may submit,
+//             but not Poll. Wake() is the one call any thread may make.
 //   Memory    Buffers and descriptors are borrowed until the completion ran.
 //   Transfers Short reads and writes are continued inside the engine; a completion reports the whole transfer or an error.
 //             A read that meets end of file completes with the bytes it got.
 //   Depth     At most options.depth operations are in the kernel at once; more are queued here, in order of submission.
 //   Order     None between operations in flight. Submit an fsync only after the writes it covers have completed.
-//   Cancel    There is none: operations are small and always complete. The destructor waits for those in flight.
-//   Faults    Hooks of base/os/io_hooks.h are asked at submission (Call::kPread, kPwrite, kFsync, kFdatasync).
+//   Cancel    There is none: operations are small and always complete. The destructor waits for those in flight; queued
+//             ones complete with Closed. Every completion runs exactly once.
+//   Errors    Those of ErrnoStatus, naming file, offset and length. EINTR and EAGAIN are retried, a bounded number of times.
+//             Unavailable also when the kernel takes no more submissions (a filter that came later); Closed in a forked
+//             child, which inherits no ring and may destroy its copy freely.
+//   Faults    Hooks of base/os/io_hooks.h are asked before each transfer (Call::kPread, kPwrite, kFdatasync): an error
+//             takes the place of the kernel's answer, a shortened transfer is continued by another one.
 #ifndef NEVE_RING_RING_H_
 #define NEVE_RING_RING_H_
 
