@@ -3,7 +3,7 @@
 // A slot is one file `<ram dir>/<uid hex>/r<rank>-<nonce>.slot`, mode 0600 in folders of mode 0700:
 //
 //   [0, 4096)                   SlotHeader
-//   [4096, image_offset)        digest table (16 bytes a chunk), tags and provenance
+//   [4096, image_offset)        digest table (16 bytes a chunk), tags and provenance (64 KiB at most, JSON text)
 //   [image_offset, file end)    the image, padded to 4096; image_offset is a multiple of 2 MiB for capacities of 2 MiB or more
 //
 // States: free -> filling -> captured -> sealed -> free. `captured` is a release store after all bytes are in; `sealed` after
@@ -87,8 +87,12 @@ class Slot {
   };
   // Makes a slot file, reserves its room (Exhausted with numbers wanted and free, file removed), maps it.
   static absl::StatusOr<std::unique_ptr<Slot>> Create(const CreateOptions& options);
-  // Takes over the slot of a dead owner; Unavailable when the owner lives or another adopter was first.
+  // Takes over the slot of a dead owner; Unavailable when the owner lives or another adopter was first. A fill that the
+  // dead owner did not finish never was: the slot is free then.
   static absl::StatusOr<std::unique_ptr<Slot>> Adopt(const std::string& path);
+  // A second handle on a slot that this very process owns, for those who know only its path; Unavailable otherwise. The
+  // transitions of such a handle take effect only while the slot holds what it held at the open.
+  static absl::StatusOr<std::unique_ptr<Slot>> OpenOwn(const std::string& path);
   // Read only. Refuses a header that does not hold (Damaged) and states other than sealed, or captured by a dead owner
   // (Unavailable).
   static absl::StatusOr<std::unique_ptr<Slot>> OpenForReading(const std::string& path);
@@ -103,7 +107,9 @@ class Slot {
   // Identity, digests, tags and provenance as a record. Captured without digests yet: the list is empty.
   virtual absl::StatusOr<format::CommitRecord> Record() const = 0;
 
-  // The owner's transitions. Calls out of order, or by another than the owner, are Internal.
+  // The owner's transitions. Calls out of order, or on a slot opened for reading, are Internal; those without a Status
+  // end the process then, because going on would offer wrong bytes. BeginFill is for free slots only; Invalid (tags too
+  // long, sizes that do not fit) leaves the slot as it was.
   virtual absl::Status BeginFill(const FillIdentity& identity, const Tags& tags,
                                  const std::map<std::string, std::string>& provenance) = 0;
   virtual void MarkCaptured() = 0;
@@ -113,6 +119,8 @@ class Slot {
   virtual absl::Status DigestAndSeal() = 0;
   virtual absl::Status Prefault(int threads) = 0;
   virtual absl::Status Remove() = 0;     // unlinks the file; the mapping stays until destruction
+  // Gives the ownership up: anyone may adopt the slot from now on. This handle only reads afterwards.
+  virtual void Disown() = 0;
 };
 
 // ---- Budget (docs/operations.md, "host memory") ----
