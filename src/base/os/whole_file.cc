@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <climits>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/os/hooked_call.h"
@@ -43,11 +44,12 @@ class Temporary {
     return Temporary(std::move(file));
   }
   Temporary(Temporary&& other) noexcept : file_(std::move(other.file_)), owned_(std::exchange(other.owned_, false)) {}
-  ~Temporary() {
-    // Best effort: a temporary that stays is recognised by its name and removed by the next life.
-    if (owned_) Unlink(file_.path).IgnoreError();
-  }
+  ~Temporary() { Remove(); }
   const File& file() const { return file_; }
+  void Remove() {
+    // Best effort: a temporary that stays is recognised by its name and removed by the next life.
+    if (std::exchange(owned_, false)) Unlink(file_.path).IgnoreError();
+  }
   void Keep() { owned_ = false; }
 
  private:
@@ -138,6 +140,7 @@ absl::Status WriteFileExclusive(const std::string& path, std::string_view conten
     default:
       return linked;
   }
+  temporary.Remove();  // before the folder is synced, so that one sync covers both names
   return FsyncDirectory(folder);
 }
 

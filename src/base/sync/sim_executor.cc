@@ -16,10 +16,12 @@ constexpr int64_t kWallSecondsAtStart = 1'700'000'000;  // an arbitrary date, th
 class RealSimExecutor final : public SimExecutor {
  public:
   explicit RealSimExecutor(uint64_t seed) : random_(seed) {}
+  ~RealSimExecutor() override { DropAll(); }
 
   void Post(Task task) override { PostAfter(0, std::move(task)); }
 
   void PostAfter(Nanos delay, Task task) override {
+    if (dropping_) return;
     delay = std::clamp<Nanos>(delay, 0, std::numeric_limits<Nanos>::max() - now_);
     queue_[now_ + delay].push_back(std::move(task));
   }
@@ -50,14 +52,17 @@ class RealSimExecutor final : public SimExecutor {
   }
 
   void DropAll() override {
-    // Taken out first: the end of a task's captures may post again, and that is dropped by nobody.
-    const auto dropped = std::exchange(queue_, {});
+    // What a dropped task holds may post from its destructor: gone like all the rest.
+    dropping_ = true;
+    queue_.clear();
+    dropping_ = false;
   }
 
  private:
   SeededRandom random_;
   Nanos now_ = 0;
   bool running_ = false;
+  bool dropping_ = false;
   std::map<Nanos, std::vector<Task>> queue_;
 };
 

@@ -1,9 +1,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <ctime>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -45,9 +48,15 @@ bool Later(const Entry& a, const Entry& b) { return a.due != b.due ? a.due > b.d
 // that do not exist there, and its tasks belong to the parent.
 class Core {
  public:
+  Core* next_abandoned = nullptr;
+
   explicit Core(ThreadExecutor::Options options) : options_(std::move(options)), random_(Seed()) {}
 
-  bool Start() { return os::StartThread(&Core::Main, this, &thread_); }
+  bool Start() {
+    MutexLock lock(stop_mutex_);
+    joined_ = !os::StartThread(&Core::Main, this, &thread_);
+    return !joined_;
+  }
 
   bool Push(Nanos delay, Executor::Task task) {
     MutexLock lock(mutex_);
@@ -133,9 +142,6 @@ class Core {
 
   Mutex stop_mutex_;  // one Stop at a time; a second one waits for the first
   bool joined_ NEVE_GUARDED_BY(stop_mutex_) = false;
-
- public:
-  Core* next_abandoned = nullptr;
 };
 
 // Cores of the parent that a forked child let go of; listed only so that leak checkers see who still points to them.
@@ -189,11 +195,8 @@ class RealThreadExecutor final : public ThreadExecutor {
 
 std::unique_ptr<ThreadExecutor> ThreadExecutor::Create(Options options) {
   auto core = std::make_unique<Core>(std::move(options));
-  // Made before its thread, so that a fork of another thread in between is seen by both.
-  Core* const started = core.get();
-  auto executor = std::make_unique<RealThreadExecutor>(std::move(core));
-  if (!started->Start()) return nullptr;
-  return executor;
+  if (!core->Start()) return nullptr;
+  return std::make_unique<RealThreadExecutor>(std::move(core));
 }
 
 }  // namespace neve::sync

@@ -56,7 +56,6 @@ int LeastUpwards(const std::string& root, std::string_view path, CoresOfGroup co
   int least = cores_of_group(root);
   for (size_t end = path.size(); end != std::string_view::npos && end > 0; end = path.rfind('/', end - 1)) {
     least = Least(least, cores_of_group(root + std::string(path.substr(0, end))));
-    if (path.find('/') == std::string_view::npos) break;
   }
   return least;
 }
