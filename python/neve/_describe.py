@@ -1,0 +1,241 @@
+"""From a state to what the C API takes: described once per structure, then only checked and collected again."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import warnings
+import weakref
+from array import array
+from operator import attrgetter, eq
+from typing import Any, List, Optional, Sequence, Set, Tuple
+
+from . import _abi, _tensors
+from ._library import call, library
+from ._template import Changed, Collected, Numbering, Template
+from ._walk import Walker
+from .errors import Internal
+
+_CHUNK = 256   # tensors looked at together: their fields stay in the processor's cache from one pass to the next
+
+
+class Structure:
+    """A described structure: what a later state is compared with, and what the engine was told of it."""
+
+    def __init__(self, walker: Walker, root: Template, found: Collected) -> None:
+        self.root = root
+        self.specs = walker.specs
+        self.misread = walker.misread
+        self.opaque = walker.opaque
+        self.dropped = walker.dropped
+        self._torch_index = walker.torch_index
+        self._array_index = walker.array_index
+        self._array_specs = walker.array_specs
+        self._references = walker.references
+        self._in_order = self._torch_index == list(range(len(self.specs)))
+        self._off_host = False
+        self._describe_tensors(found.torch)
+        numbering = Numbering()
+        node = root.node(numbering)
+        self.blob_count = numbering.blobs
+        self.tree = json.dumps(node, ensure_ascii=False, separators=(",", ":"))
+        self._handle: Optional[ctypes.c_void_p] = None
+
+    def _describe_tensors(self, tensors: Sequence[Any]) -> None:
+        self._types = list(map(type, tensors))
+        self._shapes = [tensor.shape for tensor in tensors]
+        self._strides = [tensor.stride() for tensor in tensors]
+        self._dtypes = [tensor.dtype for tensor in tensors]
+        self._gradients = [tensor.requires_grad for tensor in tensors]
+        self._attributed = [bool(vars(tensor)) for tensor in tensors]
+        self._any_attributed = any(self._attributed)
+        self._devices = [tensor.device for tensor in tensors]
+        self._off_host = any(device.type != "cpu" for device in self._devices)
+        self._temporary_gradients = False
+
+    def collect(self, state: Any) -> Tuple[Collected, "array[int]"]:
+        """Leaves and addresses of a state of this structure; raises Changed for any other."""
+        found = Collected()
+        try:
+            self.root.match(state, found)
+        except RecursionError:
+            raise Changed from None
+        if len(found.torch) != len(self._torch_index) or len(found.arrays) != len(self._array_index):
+            raise Changed
+        addresses = self._check_torch(found.torch) if found.torch else array("Q")
+        if not self._in_order:
+            addresses = self._merge(addresses, self._check_arrays(found.arrays))
+        self._check_references(found)
+        return found, addresses
+
+    def _check_torch(self, tensors: List[Any]) -> "array[int]":
+        torch = _tensors.loaded_torch()
+        assert torch is not None
+        base = torch.Tensor
+        get_shape, get_dtype = attrgetter("shape"), attrgetter("dtype")
+        get_gradient, get_vars, get_device = attrgetter("requires_grad"), attrgetter("__dict__"), attrgetter("device")
+        is_cpu = attrgetter("is_cpu")
+        addresses = array("Q")
+        if list(map(type, tensors)) != self._types:
+            raise Changed
+        try:
+            for begin in range(0, len(tensors), _CHUNK):
+                end = begin + _CHUNK
+                chunk = tensors[begin:end]
+                addresses.extend(map(base.data_ptr, chunk))
+                same = (all(map(eq, map(get_shape, chunk), self._shapes[begin:end]))
+                        and all(map(eq, map(base.stride, chunk), self._strides[begin:end]))
+                        and list(map(get_dtype, chunk)) == self._dtypes[begin:end]
+                        and list(map(get_gradient, chunk)) == self._gradients[begin:end]
+                        and not any(map(base.is_conj, chunk)) and not any(map(base.is_neg, chunk)))
+                if not same:
+                    raise Changed
+                if self._any_attributed:
+                    if list(map(bool, map(get_vars, chunk))) != self._attributed[begin:end]:
+                        raise Changed
+                elif any(map(get_vars, chunk)):
+                    raise Changed
+                if self._off_host:
+                    if list(map(get_device, chunk)) != self._devices[begin:end]:
+                        raise Changed
+                elif not all(map(is_cpu, chunk)):
+                    raise Changed
+        except (RuntimeError, NotImplementedError):
+            raise Changed from None   # a sparse or wrapped tensor, which has no address
+        if self._off_host:
+            self._copy_to_host(tensors, addresses)
+        return addresses
+
+    def _copy_to_host(self, tensors: List[Any], addresses: "array[int]") -> None:
+        away = [index for index, device in enumerate(self._devices) if device.type != "cpu"]
+        host, keep = _tensors.host_copies([tensors[index] for index in away])
+        for index, address in zip(away, host):
+            addresses[index] = address
+        tensors.append(keep)   # alive as long as what was collected
+
+    def _check_arrays(self, arrays: List[Any]) -> "array[int]":
+        for item, described in zip(arrays, self._array_specs):
+            if _tensors.describe_array(item) != described or not _tensors.is_storable_array(item):
+                raise Changed
+        return array("Q", [item.__array_interface__["data"][0] for item in arrays])
+
+    def _merge(self, of_torch: "array[int]", of_arrays: "array[int]") -> "array[int]":
+        merged = array("Q", bytes(8 * len(self.specs)))
+        for place, address in zip(self._torch_index, of_torch):
+            merged[place] = address
+        for place, address in zip(self._array_index, of_arrays):
+            merged[place] = address
+        return merged
+
+    def _check_references(self, found: Collected) -> None:
+        for thing, (is_torch, place) in zip(found.refs, self._references):
+            if thing is not (found.torch if is_torch else found.arrays)[place]:
+                raise Changed
+        count = len(self._torch_index)
+        if len(set(map(id, found.torch[:count]))) != count or len(set(map(id, found.arrays))) != len(found.arrays):
+            raise Changed   # two places that were different tensors are one now
+
+    def handle(self) -> ctypes.c_void_p:
+        """The engine's description of this structure, made at the first use."""
+        if self._handle is None:
+            self._handle = self._create()
+            weakref.finalize(self, _destroy_state, self._handle).atexit = False
+        return self._handle
+
+    def _create(self) -> ctypes.c_void_p:
+        names = [spec.name.encode("utf-8") for spec in self.specs]
+        joined = b"".join(names)
+        tensors = _abi.Tensors.new(
+            count=len(names),
+            names=ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p),
+            name_bytes=(ctypes.c_uint32 * len(names))(*map(len, names)),
+            dtypes=(ctypes.c_uint8 * len(names))(*[spec.dtype.code for spec in self.specs]),
+            ranks=(ctypes.c_uint8 * len(names))(*[len(spec.shape) for spec in self.specs]),
+            extents=_int64s([extent for spec in self.specs for extent in spec.shape]),
+            strides=_int64s([stride for spec in self.specs for stride in spec.strides]),
+        )
+        tree = self.tree.encode("utf-8")
+        state = ctypes.c_void_p()
+        call("neve_state_create", ctypes.byref(tensors), tree, len(tree), self.blob_count, ctypes.byref(state))
+        return state
+
+
+def _int64s(numbers: List[int]) -> Any:
+    return (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+
+
+def _destroy_state(handle: ctypes.c_void_p) -> None:
+    library().neve_state_destroy(ctypes.byref(handle))
+
+
+class Capture:
+    """One state at one moment, ready for a call of the C API. Holds the tensors until the call has returned."""
+
+    def __init__(self, structure: Structure, found: Collected, addresses: "array[int]") -> None:
+        self.structure = structure
+        self._found = found
+        self._addresses = addresses
+        self._values = "".join(found.values).encode("ascii")
+        if len(found.blobs) != structure.blob_count:
+            raise Internal(f"{len(found.blobs)} blobs were collected where the tree names {structure.blob_count}")
+
+    def request(self, **fields: Any) -> Any:
+        """The request struct; `fields` are step, tags_json, to, slot_timeout_s."""
+        blobs = self._found.blobs
+        count = len(blobs)
+        buffer = self._addresses
+        address_of = buffer.buffer_info()[0] if len(buffer) else None
+        request = _abi.SaveRequest.new(
+            state=self.structure.handle(),
+            addresses=address_of,
+            values=ctypes.cast(ctypes.c_char_p(self._values), ctypes.c_void_p),
+            values_bytes=len(self._values),
+            blobs=(ctypes.c_char_p * count)(*blobs) if count else None,
+            blob_bytes=(ctypes.c_size_t * count)(*map(len, blobs)) if count else None,
+            **fields)
+        request.owner = self   # the memory above is this object's
+        return request
+
+
+class Describer:
+    """Turns states into captures, and remembers the last structure. One per Checkpointer."""
+
+    def __init__(self) -> None:
+        self._structure: Optional[Structure] = None
+        self._sticky: Set[str] = set()
+
+    def capture(self, state: Any, stacklevel: int = 2) -> Capture:
+        """The state as it is now. Warns once for each structure with opaque leaves."""
+        if self._structure is not None:
+            try:
+                return Capture(self._structure, *self._structure.collect(state))
+            except Changed:
+                self._structure = None
+        walker = Walker(self._sticky)
+        root = walker.walk(state)
+        found = Collected()
+        try:
+            root.match(state, found)
+            structure = Structure(walker, root, found)
+            del found
+            capture = Capture(structure, *structure.collect(state))
+        except Changed:
+            raise Internal("the state changed while it was being described (is another thread at it?)") from None
+        self._warn(structure, stacklevel + 1)
+        self._structure = structure
+        return capture
+
+    @staticmethod
+    def _warn(structure: Structure, stacklevel: int) -> None:
+        if structure.opaque:
+            warnings.warn(
+                f"neve pickles {_shown(structure.opaque)}; such an object is loaded only with weights_only=False",
+                stacklevel=stacklevel + 1)
+        if structure.dropped:
+            warnings.warn(f"neve does not save these attributes of tensors: {_shown(structure.dropped)}",
+                          stacklevel=stacklevel + 1)
+
+
+def _shown(items: List[str]) -> str:
+    more = f" and {len(items) - 8} more" if len(items) > 8 else ""
+    return ", ".join(items[:8]) + more

@@ -1,0 +1,289 @@
+"""Describes a state: its templates, the names and shapes of its tensors, and what a plain reader would misread."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import OrderedDict, defaultdict
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from . import _names, _tensors, _values
+from ._template import (
+    FACTORY_NAMES, SPARSE_PARTS, VALUE_BYTES_MAX, Array, Composite, Mapping, Meta, Opaque, Plain, Reference, Sequence,
+    Sparse, Template, Tensor, Value, contiguous_copy, sparse_head, sparse_parts, storable_attributes,
+)
+from .errors import Invalid, Unsupported
+
+Path = Tuple[Any, ...]
+
+_SCALARS = {type(None), bool, int, float, complex, str, bytes, bytearray}
+_VALUE = Value()
+_PLAIN = Plain()
+# Kinds of NumPy generator that can be made anew without running what a file names.
+BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+
+
+class Spec:
+    """One stored tensor: its name, dtype, shape and strides."""
+
+    __slots__ = ("name", "dtype", "shape", "strides")
+
+    def __init__(self, name: str, dtype: "_tensors.DType", shape: Tuple[int, ...], strides: Tuple[int, ...]) -> None:
+        self.name, self.dtype, self.shape, self.strides = name, dtype, shape, strides
+
+
+class Walker:
+    """One walk over a state that is described for the first time, or anew.
+
+    sticky: names of values that were blobs before; they stay blobs, so that a value whose size goes up and down does not
+    change the structure each time. The walk adds to it.
+    """
+
+    def __init__(self, sticky: Optional[Set[str]] = None) -> None:
+        self.torch = _tensors.loaded_torch()
+        self.numpy = _tensors.loaded_numpy()
+        self.specs: List[Spec] = []
+        self.torch_index: List[int] = []     # place in `specs` of each torch tensor collected
+        self.array_index: List[int] = []     # and of each array
+        self.array_specs: List[Tuple[Any, ...]] = []
+        self.references: List[Tuple[bool, int]] = []   # (is torch, place among those collected) of the object referred to
+        self.opaque: List[str] = []          # "path (type)" of what is pickled
+        self.dropped: List[str] = []         # "path.attribute" of what is left out
+        self.misread: List[str] = []         # what readers of plain safetensors would misread, and why
+        self.sticky = set() if sticky is None else sticky
+        self._names = _names.NameTable()
+        self._seen: Dict[int, Tuple[str, bool, int]] = {}   # id -> name, is torch, place
+        self._keep: List[Any] = []           # keeps temporary objects alive, so that ids stay unique
+        self._active: Set[int] = set()
+
+    def walk(self, state: Any) -> Template:
+        """The template of the whole state. Raises :class:`neve.Invalid` for one that contains itself."""
+        try:
+            root = self._visit(state, (), "")
+            return self._sized(root, state, "")
+        except RecursionError:
+            raise Invalid("the state is nested too deep to be saved") from None
+
+    # ---- Places ----
+
+    def _visit(self, thing: Any, path: Path, name: str) -> Template:
+        kind = type(thing)
+        if kind in _SCALARS:
+            return _VALUE
+        if kind is dict or kind is OrderedDict or kind is defaultdict:
+            return self._guarded(self._visit_mapping, thing, path, name)
+        if kind is list or kind is tuple:
+            return self._guarded(self._visit_sequence, thing, path, name)
+        torch = self.torch
+        if torch is not None and isinstance(thing, torch.Tensor):
+            return self._visit_torch(thing, path, name)
+        if self.numpy is not None and kind is self.numpy.ndarray:
+            return self._visit_array(thing, path, name)
+        return self._guarded(self._visit_other, thing, path, name)
+
+    def _guarded(self, visit: Any, thing: Any, path: Path, name: str) -> Template:
+        if id(thing) in self._active:
+            raise Invalid(f"{_names.pretty_path(path)!r} contains itself: a cycle cannot be saved")
+        self._active.add(id(thing))
+        try:
+            template: Template = visit(thing, path, name)
+        finally:
+            self._active.discard(id(thing))
+        return template
+
+    def _visit_mapping(self, mapping: Any, path: Path, name: str) -> Template:
+        kind = type(mapping)
+        attributes: Optional[Template] = None
+        if kind is defaultdict and mapping.default_factory not in FACTORY_NAMES:
+            return self._opaque(mapping, path, name)
+        try:
+            escaped = [_names.escape(key) for key in mapping]
+        except (_values.NotValue, RecursionError):
+            return self._opaque(mapping, path, name)
+        if kind is OrderedDict and vars(mapping):
+            attributes = self._visit(vars(mapping), (*path, "__dict__"), _names.join(name, "~a"))
+            attributes = self._sized(attributes, vars(mapping), _names.join(name, "~a"))
+        children = [self._visit(value, (*path, key), _names.join(name, component))
+                    for (key, value), component in zip(mapping.items(), escaped)]
+        if attributes is None and kind is not defaultdict and all(child.is_value for child in children):
+            return _VALUE
+        for index, (component, value) in enumerate(zip(escaped, mapping.values())):
+            children[index] = self._sized(children[index], value, _names.join(name, component))
+        odd = [key for key in mapping if type(key) is not str]
+        if odd:
+            shown = _names.pretty_path((*path, odd[0]))
+            self.misread.append(f"{shown}: the key {odd[0]!r:.60} is no string")
+        return Mapping(mapping, escaped, children, attributes)
+
+    def _visit_sequence(self, sequence: Any, path: Path, name: str) -> Template:
+        if not _has_other_than_scalars(sequence):
+            return _VALUE
+        children = [self._visit(item, (*path, _names.Index(index)), _names.join(name, str(index)))
+                    for index, item in enumerate(sequence)]
+        if all(child.is_value for child in children):
+            return _VALUE
+        for index, item in enumerate(sequence):
+            children[index] = self._sized(children[index], item, _names.join(name, str(index)))
+        return Sequence(type(sequence), children)
+
+    def _visit_other(self, thing: Any, path: Path, name: str) -> Template:
+        kind = type(thing)
+        if isinstance(thing, type):
+            return self._opaque(thing, path, name)
+        if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
+            head = {"o": "state", "q": _values.class_name(kind)}
+            return self._composite(thing, path, name, head, lambda it: [it.state_dict()], (None,))
+        if self.torch is not None and kind is self.torch.Generator:
+            head = {"o": "generator", "dev": str(thing.device)}
+            return self._composite(thing, path, name, head, lambda it: [it.get_state().numpy().tobytes()], (None,))
+        if self.numpy is not None:
+            random = self.numpy.random
+            if kind is random.RandomState:
+                return self._composite(thing, path, name, {"o": "RandomState"}, lambda it: [it.get_state(legacy=False)], (None,))
+            if kind is random.Generator and type(thing.bit_generator).__name__ in BIT_GENERATORS:
+                head = {"o": "Generator", "q": type(thing.bit_generator).__name__}
+                return self._composite(thing, path, name, head, lambda it: [it.bit_generator.state], (None,))
+        try:
+            _values.encode(thing)
+            return _VALUE
+        except (_values.NotValue, RecursionError):
+            pass
+        if issubclass(kind, enum.Enum):
+            return self._opaque(thing, path, name)
+        if _values.is_namedtuple(kind) and _values.is_resolvable(kind):
+            return self._visit_sequence(thing, path, name)
+        if dataclasses.is_dataclass(kind) and _values.is_resolvable(kind):
+            try:
+                _values.dataclass_fields(thing)
+            except _values.NotValue:
+                return self._opaque(thing, path, name)
+            head = {"o": "dataclass", "q": _values.class_name(kind)}
+            return self._composite(thing, path, name, head, lambda it: [_values.dataclass_fields(it)], (None,))
+        return self._opaque(thing, path, name)
+
+    def _composite(self, thing: Any, path: Path, name: str, head: Dict[str, Any], derive: Any,
+                   parts: Tuple[Optional[str], ...]) -> Template:
+        children = []
+        derived = derive(thing)
+        self._keep.append(derived)
+        for part, content in zip(parts, derived):
+            part_path = path if part is None else (*path, part)
+            part_name = name if part is None else _names.join(name, part)
+            children.append(self._sized(self._visit(content, part_path, part_name), content, part_name))
+        kind = Sparse if head["o"] in SPARSE_PARTS else Composite
+        return kind(type(thing), head, derive, children)
+
+    def _opaque(self, thing: Any, path: Path, name: str) -> Template:
+        self.opaque.append(f"{_names.pretty_path(path)} ({_values.class_name(type(thing))})")
+        return Opaque(type(thing), path)
+
+    def _sized(self, template: Template, thing: Any, name: str) -> Template:
+        """The template of a subtree that is a value after all: as text, or as a blob when its text is long."""
+        if template is not _VALUE:
+            return template
+        if name not in self.sticky:
+            kind = type(thing)
+            if kind in (str, bytes) and len(thing) <= VALUE_BYTES_MAX // 4 or kind in (int, float, bool, type(None)):
+                return template
+            if len(_values.encode(thing)) <= VALUE_BYTES_MAX:
+                return template
+            self.sticky.add(name)
+        return Value(blob=True)
+
+    # ---- Tensors ----
+
+    def _visit_torch(self, tensor: Any, path: Path, name: str) -> Template:
+        torch = self.torch
+        kind = type(tensor)
+        is_parameter = kind is torch.nn.Parameter
+        if kind is not torch.Tensor and not is_parameter:
+            if kind.__name__ in ("DTensor", "FakeTensor", "FunctionalTensor"):
+                raise Unsupported(f"{_names.pretty_path(path)!r} is a {_values.class_name(kind)}, which this version cannot save")
+            return self._opaque(tensor, path, name)
+        if tensor.is_nested or tensor.is_quantized:
+            return self._opaque(tensor, path, name)
+        head = sparse_head(torch, tensor)
+        if head is not None:
+            self.misread.append(f"{_names.pretty_path(path)}: a sparse tensor")
+            return self._composite(tensor, path, name or _names.ROOT_NAME, head, sparse_parts, SPARSE_PARTS[head["o"]])
+        if str(tensor.layout) != "torch.strided":
+            return self._opaque(tensor, path, name)
+        extra: Dict[str, Any] = {}
+        if is_parameter:
+            extra["param"] = 1
+        if tensor.requires_grad:
+            extra["grad"] = 1
+        if tensor.is_meta:
+            self.misread.append(f"{_names.pretty_path(path)}: a tensor on the meta device")
+            return Meta(tensor, extra)
+        seen = self._seen.get(id(tensor))
+        if seen is not None:
+            return self._reference(seen)
+        dtype = _tensors.of_torch(tensor.dtype)
+        if dtype is None:
+            raise _tensors.refuse_dtype(_names.pretty_path(path), tensor.dtype)
+        if str(tensor.dtype)[6:] in _tensors.BITS8_KINDS:
+            extra["dt"] = str(tensor.dtype)[6:]
+        if tensor.device.type != "cpu":
+            extra["dev"] = str(tensor.device)
+        lazy = tensor.is_conj() or tensor.is_neg()
+        stored = tensor.detach().resolve_conj().resolve_neg() if lazy else tensor
+        unique, natural = self._names.take(name or _names.ROOT_NAME)
+        self._note_misread(path, unique, natural, dtype)
+        if not lazy:   # the values are saved, not the laziness: each gets its own
+            self._seen[id(tensor)] = (unique, True, len(self.torch_index))
+        self._keep.append(tensor)
+        self.torch_index.append(len(self.specs))
+        self.specs.append(Spec(unique, dtype, tuple(stored.shape), tuple(stored.stride())))
+        attributes = self._visit_attributes(tensor, path, name or _names.ROOT_NAME) if vars(tensor) else None
+        if natural and not extra and not lazy and attributes is None and name:
+            return _PLAIN
+        return Tensor(extra, attributes, lazy)
+
+    def _visit_attributes(self, tensor: Any, path: Path, name: str) -> Template:
+        kept = storable_attributes(tensor)
+        for attribute in vars(tensor).keys() - kept.keys():
+            kind = _values.class_name(type(vars(tensor)[attribute]))
+            self.dropped.append(f"{_names.pretty_path((*path, attribute))} ({kind})")
+        self._keep.append(kept)
+        return self._sized(self._visit(kept, path, _names.join(name, "~py")), kept, _names.join(name, "~py"))
+
+    def _visit_array(self, array: Any, path: Path, name: str) -> Template:
+        if not _tensors.is_storable_array(array):
+            return self._opaque(array, path, name)
+        seen = self._seen.get(id(array))
+        if seen is not None:
+            return self._reference(seen)
+        described = _tensors.describe_array(array)
+        copied = described is None
+        if described is None:
+            described = _tensors.describe_array(contiguous_copy(array))
+            assert described is not None
+        dtype, shape, strides, text = described
+        unique, natural = self._names.take(name or _names.ROOT_NAME)
+        self._note_misread(path, unique, natural, dtype)
+        if text is not None:
+            self.misread.append(f"{_names.pretty_path(path)}: a NumPy array of dtype {text}")
+        self._seen[id(array)] = (unique, False, len(self.array_index))
+        self._keep.append(array)
+        self.array_index.append(len(self.specs))
+        self.array_specs.append(described)
+        self.specs.append(Spec(unique, dtype, tuple(shape), tuple(strides)))
+        if copied:
+            del self._seen[id(array)]   # what is collected is the copy: its identity says nothing
+        return Array(copied, text)
+
+    def _reference(self, seen: Tuple[str, bool, int]) -> Template:
+        name, is_torch, place = seen
+        self.references.append((is_torch, place))
+        return Reference(name)
+
+    def _note_misread(self, path: Path, name: str, natural: bool, dtype: "_tensors.DType") -> None:
+        if not dtype.in_safetensors:
+            self.misread.append(f"{_names.pretty_path(path)}: dtype {dtype.torch}")
+        if not natural:
+            self.misread.append(f"{_names.pretty_path(path)}: its name is taken, and would be {name}")
+
+
+def _has_other_than_scalars(sequence: Any) -> bool:
+    return not set(map(type, sequence)) <= _SCALARS
