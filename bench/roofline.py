@@ -104,7 +104,8 @@ class Fio:
         engine = ["--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"] if direct else ["--ioengine=psync"]
         output = subprocess.run(
             ["fio", "--name=roofline", f"--filename={self._file}", f"--rw={kind}", f"--direct={direct}", f"--bs={bs}",
-             f"--iodepth={iodepth}", f"--size={self._size}", "--fallocate=none", "--overwrite=0", "--scramble_buffers=0", "--output-format=json", *engine, *more],
+             f"--iodepth={iodepth}", f"--size={self._size}", "--fallocate=none", "--overwrite=0", "--scramble_buffers=0",
+             "--output-format=json", *engine, *more],
             capture_output=True, text=True, check=True).stdout
         job = json.loads(output[output.index("{"):])["jobs"][0]
         seconds = job["job_runtime"] / 1e3

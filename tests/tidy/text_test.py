@@ -95,3 +95,18 @@ def test_shell_scripts_pass_shellcheck():
         pytest.skip("shellcheck is not installed (./dev tidy installs it)")
     result = subprocess.run(["shellcheck", "dev", ".ci/run"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
+
+
+def test_operations_lists_every_metric():
+    declared = set(re.findall(r'return "(\w+)";', (ROOT / "src/base/obs/metrics.cc").read_text()))
+    assert declared
+    text = (ROOT / "docs/operations.md").read_text()
+    section = text[text.index("\n## Metrics"):text.index("\n## When")]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.M)) == declared
+
+
+def test_operations_lists_every_environment_variable():
+    read = {name for _, text in texts({".cc", ".h", ".py"}) for name in re.findall(r'(?:getenv|environ(?:\.get)?)\W+"?(NEVE_[A-Z_]+)', text)}
+    text = (ROOT / "docs/operations.md").read_text()
+    public = {name for name in read if name not in ("NEVE_LONG", "NEVE_JOBS")}
+    assert [name for name in sorted(public) if f"`{name}`" not in text] == []
