@@ -93,9 +93,9 @@ def test_library_exports_only_its_own_names(prefix):
 
 def test_installed_files_name_no_build_path(prefix):
     for file in prefix.rglob("*"):
-        if file.suffix in (".cmake", ".pc"):
+        if file.suffix in (".cmake", ".pc"):           # the fixture installed to a folder named "first"
             text = file.read_text()
-            assert str(ROOT) not in text and "first" not in re.findall(r"/[\w/.-]+", text), file
+            assert str(ROOT) not in text and "/first" not in text, file
     dynamic = run("readelf", "-d", find_one(prefix, "lib/**/libneve.so"), prefix / "bin" / "neve")
     assert str(ROOT) not in dynamic
 
