@@ -1,0 +1,481 @@
+// The C API over the C++ one: conversions only.
+#include "neve/neve.h"
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/error/status.h"
+#include "base/obs/log.h"
+#include "neve/engine.h"
+#include "nlohmann/json.hpp"
+
+struct neve_error {
+  absl::Status status;
+  std::string message;
+};
+struct neve_string {
+  std::string text;
+};
+struct neve_engine {
+  std::unique_ptr<neve::Engine> engine;
+};
+struct neve_state {
+  std::shared_ptr<neve::State> state;
+  size_t tensor_count;
+  uint32_t blob_count;
+};
+struct neve_ticket {
+  std::shared_ptr<neve::Ticket> ticket;
+};
+struct neve_image {
+  std::unique_ptr<neve::Image> image;
+};
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+static_assert(NEVE_INVALID == static_cast<int>(absl::StatusCode::kInvalidArgument));
+static_assert(NEVE_TIMEOUT == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+static_assert(NEVE_DAMAGED == static_cast<int>(absl::StatusCode::kOutOfRange));
+static_assert(NEVE_UNSUPPORTED == static_cast<int>(absl::StatusCode::kUnimplemented));
+static_assert(NEVE_CLOSED == static_cast<int>(absl::StatusCode::kFailedPrecondition));
+static_assert(NEVE_DATA_LOSS == static_cast<int>(absl::StatusCode::kDataLoss));
+static_assert(NEVE_QI32 == static_cast<int>(neve::DType::kQI32));
+
+neve_code Report(const absl::Status& status, neve_error** error) {
+  if (status.ok()) return NEVE_OK;
+  if (error != nullptr) *error = new neve_error{status, std::string(status.message())};
+  return static_cast<neve_code>(status.code());
+}
+
+// Allocation failure and whatever a library below may throw end here.
+template <typename Body>
+neve_code Guarded(neve_error** error, Body body) {
+  if (error != nullptr) *error = nullptr;
+  try {
+    return Report(body(), error);
+  } catch (const std::bad_alloc&) {
+    return Report(neve::Exhausted("out of memory", ENOMEM), error);
+  } catch (const std::exception& e) {
+    return Report(neve::Internal(std::string("unexpected: ") + e.what()), error);
+  }
+}
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::vector<std::string> SplitCommas(const char* text) {
+  std::vector<std::string> parts;
+  if (text == nullptr) return parts;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    if (const std::string_view part = rest.substr(0, comma); !part.empty()) parts.emplace_back(part);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return parts;
+}
+
+absl::StatusOr<neve::Tags> ParseTags(const char* text) {
+  neve::Tags tags;
+  if (text == nullptr || *text == '\0') return tags;
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return neve::Invalid("tags must be a flat JSON object");
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_boolean()) {
+      tags[key] = value.get<bool>();
+    } else if (value.is_number_integer()) {
+      tags[key] = value.get<int64_t>();
+    } else if (value.is_number_float()) {
+      tags[key] = value.get<double>();
+    } else if (value.is_string()) {
+      tags[key] = value.get<std::string>();
+    } else {
+      return neve::Invalid("tag \"" + key + "\" must be a number, a string or a boolean");
+    }
+  }
+  return tags;
+}
+
+Json SaveJson(const neve::SaveInfo& info) {
+  Json json;
+  json["job"] = info.job;
+  json["uid"] = info.uid.ToHex();
+  json["step"] = info.step;
+  json["save_id"] = info.save.ToString();
+  json["incarnation"] = info.save.incarnation;
+  json["sequence"] = info.save.sequence;
+  json["world"] = info.world;
+  json["complete"] = info.complete;
+  json["missing_ranks"] = info.missing_ranks;
+  auto& tiers = json["tiers"] = Json::object();
+  for (const auto& [name, where] : info.tiers) tiers[name] = {{"place", where.place}, {"bytes", where.bytes}, {"complete", where.complete}};
+  json["bytes"] = info.bytes;
+  json["time"] = info.time;
+  auto& tags = json["tags"] = Json::object();
+  for (const auto& [key, value] : info.tags) std::visit([&, &k = key](const auto& v) { tags[k] = v; }, value);
+  json["pinned"] = info.pinned;
+  if (!info.reason.empty()) json["reason"] = info.reason;
+  return json;
+}
+
+// Borrowed arrays of a request as the C++ API wants them.
+struct RequestView {
+  std::vector<std::string_view> blobs;
+  neve::SaveRequest request;
+};
+
+absl::Status ToRequest(const neve_save_request* from, RequestView* view) {
+  if (from == nullptr || from->struct_size < sizeof(neve_save_request)) return neve::Invalid("the save request is null or older than this library");
+  if (from->state == nullptr) return neve::Invalid("the save request has no state");
+  const neve_state& state = *from->state;
+  if ((state.tensor_count != 0 && from->addresses == nullptr) || (state.blob_count != 0 && (from->blobs == nullptr || from->blob_bytes == nullptr)) ||
+      (from->values_bytes != 0 && from->values == nullptr)) {
+    return neve::Invalid("the save request lacks addresses, values or blobs that its state has");
+  }
+  for (uint32_t i = 0; i < state.blob_count; ++i) {
+    view->blobs.emplace_back(static_cast<const char*>(from->blobs[i]), from->blob_bytes[i]);
+  }
+  neve::SaveRequest& to = view->request;
+  to.step = from->step;
+  to.state = state.state;
+  to.addresses = {from->addresses, state.tensor_count};
+  to.values = {from->values, from->values_bytes};
+  to.blobs = view->blobs;
+  NEVE_ASSIGN_OR_RETURN(to.tags, ParseTags(from->tags_json));
+  to.to = SplitCommas(from->to);
+  to.slot_timeout_s = from->slot_timeout_s;
+  return absl::OkStatus();
+}
+
+neve_code GiveString(neve_string** out, neve_error** error, std::string text) {
+  *out = new neve_string{std::move(text)};
+  return NEVE_OK;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* neve_version(void) {
+  static const std::string version(neve::Version());
+  return version.c_str();
+}
+
+neve_code neve_error_code(const neve_error* error) { return error == nullptr ? NEVE_OK : static_cast<neve_code>(error->status.code()); }
+const char* neve_error_message(const neve_error* error) { return error == nullptr ? "" : error->message.c_str(); }
+int neve_error_errno(const neve_error* error) { return error == nullptr ? 0 : neve::ErrnoOf(error->status); }
+void neve_error_destroy(neve_error** error) {
+  if (error == nullptr) return;
+  delete *error;
+  *error = nullptr;
+}
+
+const char* neve_string_data(const neve_string* string) { return string == nullptr ? "" : string->text.c_str(); }
+size_t neve_string_size(const neve_string* string) { return string == nullptr ? 0 : string->text.size(); }
+void neve_string_destroy(neve_string** string) {
+  if (string == nullptr) return;
+  delete *string;
+  *string = nullptr;
+}
+
+void neve_log_set(neve_log_fn fn, void* context) {
+  if (fn == nullptr) {
+    neve::obs::SetSink(nullptr);
+    return;
+  }
+  neve::obs::SetSink([fn, context](neve::obs::Level level, const std::string& line) { fn(static_cast<int>(level), line.c_str(), context); });
+}
+
+neve_code neve_engine_open(const neve_options* options, neve_engine** engine, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("no place for the engine");
+    *engine = nullptr;
+    if (options == nullptr || options->struct_size < sizeof(neve_options)) return neve::Invalid("the options are null or older than this library");
+    if (options->folder == nullptr && options->job == nullptr) return neve::Invalid("the options name no folder");
+    if (options->tier_count != 0 && options->tiers == nullptr) return neve::Invalid("tier_count is set and tiers is null");
+    if (options->on_full < 0 || options->on_full > 2) return neve::Invalid("on_full must be 0 (wait), 1 (skip) or 2 (replace)");
+    neve::EngineOptions to;
+    if (options->folder != nullptr) to.folder = options->folder;
+    if (options->job != nullptr) to.job = options->job;
+    for (size_t i = 0; i < options->tier_count; ++i) {
+      NEVE_ASSIGN_OR_RETURN(neve::TierConfig tier, neve::ParseTier(options->tiers[i] == nullptr ? "" : options->tiers[i]));
+      to.tiers.push_back(std::move(tier));
+    }
+    to.rank = options->rank;
+    to.world = options->world;
+    to.on_full = static_cast<neve::OnFull>(options->on_full);
+    if (options->incarnation >= 0) to.incarnation = static_cast<uint32_t>(options->incarnation);
+    to.grace_s = options->grace_s;
+    to.capture_threads = options->capture_threads;
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Engine> opened, neve::Engine::Open(to));
+    *engine = new neve_engine{std::move(opened)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_engine_close(neve_engine** engine, int final, double deadline_s, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr || *engine == nullptr) return absl::OkStatus();
+    absl::Status status = (*engine)->engine->Close(final != 0, deadline_s);
+    delete *engine;
+    *engine = nullptr;
+    return status;
+  });
+}
+
+void neve_engine_destroy(neve_engine** engine) {
+  if (engine == nullptr) return;
+  delete *engine;
+  *engine = nullptr;
+}
+
+neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_t tree_bytes, uint32_t blob_count, neve_state** state,
+                            neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (state == nullptr) return neve::Invalid("no place for the state");
+    *state = nullptr;
+    if (tensors == nullptr || tensors->struct_size < sizeof(neve_tensors)) return neve::Invalid("the tensors are null or older than this library");
+    const size_t count = tensors->count;
+    if (count != 0 && (tensors->names == nullptr || tensors->name_bytes == nullptr || tensors->dtypes == nullptr || tensors->ranks == nullptr)) {
+      return neve::Invalid("names, name_bytes, dtypes and ranks are needed");
+    }
+    size_t dims = 0;
+    for (size_t i = 0; i < count; ++i) dims += tensors->ranks[i];
+    if (dims != 0 && tensors->extents == nullptr) return neve::Invalid("extents are needed");
+    std::vector<std::string_view> names;
+    std::vector<neve::DType> dtypes;
+    names.reserve(count);
+    dtypes.reserve(count);
+    size_t at = 0;
+    for (size_t i = 0; i < count; ++i) {
+      names.emplace_back(tensors->names + at, tensors->name_bytes[i]);
+      at += tensors->name_bytes[i];
+      if (tensors->dtypes[i] < NEVE_BOOL || tensors->dtypes[i] > NEVE_QI32) {
+        return neve::Invalid("tensor \"" + std::string(names.back()) + "\": unknown dtype " + std::to_string(tensors->dtypes[i]));
+      }
+      dtypes.push_back(static_cast<neve::DType>(tensors->dtypes[i]));
+    }
+    const neve::TensorTable table{names, dtypes, {tensors->ranks, count}, {tensors->extents, dims},
+                                  {tensors->strides, tensors->strides == nullptr ? 0 : dims}};
+    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::State> described,
+                          neve::DescribeState(table, tree == nullptr ? std::string_view() : std::string_view(tree, tree_bytes), blob_count));
+    *state = new neve_state{std::move(described), count, blob_count};
+    return absl::OkStatus();
+  });
+}
+
+void neve_state_destroy(neve_state** state) {
+  if (state == nullptr) return;
+  delete *state;
+  *state = nullptr;
+}
+
+neve_code neve_engine_save(neve_engine* engine, const neve_save_request* request, neve_ticket** ticket, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    if (ticket != nullptr) *ticket = nullptr;
+    RequestView view;
+    NEVE_RETURN_IF_ERROR(ToRequest(request, &view));
+    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::Ticket> given, engine->engine->Save(view.request));
+    if (ticket != nullptr) *ticket = new neve_ticket{std::move(given)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_engine_prepare(neve_engine* engine, const neve_save_request* request, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    RequestView view;
+    NEVE_RETURN_IF_ERROR(ToRequest(request, &view));
+    std::vector<uint64_t> blob_bytes;
+    for (std::string_view blob : view.blobs) blob_bytes.push_back(blob.size());
+    return engine->engine->Prepare(view.request.state, view.request.addresses, view.request.values.size(), blob_bytes);
+  });
+}
+
+neve_code neve_engine_drain(neve_engine* engine, double deadline_s, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    return engine->engine->Drain(deadline_s);
+  });
+}
+
+neve_code neve_engine_pin(neve_engine* engine, uint64_t step, int pinned, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    return engine->engine->SetPinned(step, pinned != 0);
+  });
+}
+
+neve_code neve_ticket_wait(const neve_ticket* ticket, const char* stage, double timeout_s, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (ticket == nullptr) return neve::Invalid("the ticket is null");
+    return ticket->ticket->Wait(stage == nullptr ? "done" : stage, timeout_s);
+  });
+}
+
+neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (ticket == nullptr || json == nullptr) return neve::Invalid("the ticket or the place for its text is null");
+    Json document;
+    document["step"] = ticket->ticket->step();
+    document["save_id"] = ticket->ticket->save_id().ToString();
+    auto& stages = document["stages"] = Json::object();
+    for (const auto& [name, state] : ticket->ticket->Stages()) stages[name] = std::string(neve::Name(state));
+    const absl::Status first = ticket->ticket->Error();
+    document["error"] = nullptr;
+    if (!first.ok()) {
+      document["error"] = {{"code", static_cast<int>(first.code())}, {"message", std::string(first.message())}, {"errno", neve::ErrnoOf(first)}};
+    }
+    document["places"] = ticket->ticket->Places();
+    GiveString(json, error, Dump(document));
+    return absl::OkStatus();
+  });
+}
+
+int neve_ticket_descriptor(const neve_ticket* ticket) { return ticket == nullptr ? -1 : ticket->ticket->Descriptor(); }
+
+void neve_ticket_destroy(neve_ticket** ticket) {
+  if (ticket == nullptr) return;
+  delete *ticket;
+  *ticket = nullptr;
+}
+
+neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr || json == nullptr) return neve::Invalid("the engine or the place for the text is null");
+    NEVE_ASSIGN_OR_RETURN(const std::vector<neve::SaveInfo> saves, engine->engine->Steps());
+    Json document;
+    auto& list = document["saves"] = Json::array();
+    for (const neve::SaveInfo& save : saves) list.push_back(SaveJson(save));
+    GiveString(json, error, Dump(document));
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_engine_health(neve_engine* engine, neve_string** json, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr || json == nullptr) return neve::Invalid("the engine or the place for the text is null");
+    GiveString(json, error, engine->engine->HealthJson());
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr || image == nullptr) return neve::Invalid("the engine or the place for the image is null");
+    *image = nullptr;
+    neve::FindRequest find;
+    if (request != nullptr) {
+      if (request->struct_size < sizeof(neve_find_request)) return neve::Invalid("the find request is older than this library");
+      if (request->step >= 0) find.step = static_cast<uint64_t>(request->step);
+      if (request->before_incarnation >= 0) {
+        find.before = neve::SaveId{static_cast<uint32_t>(request->before_incarnation), request->before_sequence};
+      }
+      find.allow_missing = SplitCommas(request->allow_missing);
+    }
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> found, engine->engine->Find(find));
+    *image = new neve_image{std::move(found)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_open(const char* path, neve_image** image, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (path == nullptr || image == nullptr) return neve::Invalid("the path or the place for the image is null");
+    *image = nullptr;
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> opened, neve::OpenImageFile(path));
+    *image = new neve_image{std::move(opened)};
+    return absl::OkStatus();
+  });
+}
+
+void neve_image_destroy(neve_image** image) {
+  if (image == nullptr) return;
+  delete *image;
+  *image = nullptr;
+}
+
+neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || json == nullptr) return neve::Invalid("the image or the place for the text is null");
+    Json document = SaveJson(image->image->info());
+    document["image_bytes"] = image->image->image_bytes();
+    document["has_digests"] = image->image->has_digests();
+    document["sources"] = image->image->Sources();
+    GiveString(json, error, Dump(document));
+    return absl::OkStatus();
+  });
+}
+
+const void* neve_image_header(const neve_image* image, size_t* bytes) {
+  if (image == nullptr) {
+    if (bytes != nullptr) *bytes = 0;
+    return nullptr;
+  }
+  if (bytes != nullptr) *bytes = image->image->header().size();
+  return image->image->header().data();
+}
+
+neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr) return neve::Invalid("the image is null");
+    if (ranges == nullptr || ranges->struct_size < sizeof(neve_ranges)) return neve::Invalid("the ranges are null or older than this library");
+    if (ranges->count != 0 && (ranges->offsets == nullptr || ranges->bytes == nullptr || ranges->targets == nullptr)) {
+      return neve::Invalid("offsets, bytes and targets are needed");
+    }
+    std::vector<neve::ReadRange> list(ranges->count);
+    size_t at = 0;
+    for (size_t i = 0; i < ranges->count; ++i) {
+      neve::ReadRange& range = list[i];
+      range.offset = ranges->offsets[i];
+      range.bytes = ranges->bytes[i];
+      range.target = ranges->targets[i];
+      if (ranges->ranks == nullptr || ranges->ranks[i] < 0) continue;
+      if (ranges->item_bytes == nullptr || (ranges->ranks[i] > 0 && (ranges->extents == nullptr || ranges->strides == nullptr))) {
+        return neve::Invalid("strided ranges need extents, strides and item_bytes");
+      }
+      range.rank = ranges->ranks[i];
+      range.extents = ranges->extents + at;
+      range.strides = ranges->strides + at;
+      range.item_bytes = ranges->item_bytes[i];
+      at += static_cast<size_t>(ranges->ranks[i]);
+    }
+    return image->image->Read(list, {ranges->written, ranges->written == nullptr ? 0 : ranges->count});
+  });
+}
+
+neve_code neve_image_verify(neve_image* image, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr) return neve::Invalid("the image is null");
+    return image->image->VerifyAll();
+  });
+}
+
+neve_code neve_file_save(const char* path, const neve_save_request* request, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (path == nullptr) return neve::Invalid("the path is null");
+    RequestView view;
+    NEVE_RETURN_IF_ERROR(ToRequest(request, &view));
+    return neve::SaveFile(path, view.request.state, view.request.addresses, view.request.values, view.request.blobs);
+  });
+}
+
+neve_code neve_file_save_async(const char* path, const neve_save_request* request, neve_ticket** ticket, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (path == nullptr) return neve::Invalid("the path is null");
+    if (ticket != nullptr) *ticket = nullptr;
+    RequestView view;
+    NEVE_RETURN_IF_ERROR(ToRequest(request, &view));
+    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::Ticket> given,
+                          neve::SaveFileAsync(path, view.request.state, view.request.addresses, view.request.values, view.request.blobs));
+    if (ticket != nullptr) *ticket = new neve_ticket{std::move(given)};
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,391 @@
+// Opening, preparing and saving: what runs on the caller's thread.
+#include <algorithm>
+#include <cerrno>
+#include <unistd.h>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/obs/log.h"
+#include "base/os/process.h"
+#include "base/os/random.h"
+#include "base/os/syscalls.h"
+#include "engine/blocking.h"
+#include "engine/engine_impl.h"
+#include "engine/identity.h"
+#include "format/names.h"
+#include "storage/file/file_tier.h"
+#include "storage/ram/ram_tier.h"
+
+namespace neve {
+namespace {
+
+constexpr int kCaptureThreadsMax = 8;
+
+std::string LastPart(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return os::BaseName(path);
+}
+
+absl::Status CheckJobName(const std::string& job) {
+  if (job.empty() || job == "." || job == ".." || job.find('/') != std::string::npos || job.find('\0') != std::string::npos || job.size() > 200) {
+    return Invalid(absl::StrFormat("\"%s\" cannot name a job: it must be 1 to 200 bytes without \"/\"; give job= or a folder with a name", job));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
+  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<EngineImpl> engine, EngineImpl::Create(options));
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+EngineImpl::EngineImpl(EngineOptions options)
+    : options_(std::move(options)), pid_(::getpid()), metrics_(std::make_shared<obs::Metrics>()),
+      crew_(sync::Crew::Create(options_.capture_threads > 0 ? options_.capture_threads
+                                                            : std::min(sync::UsableCores() - 1, kCaptureThreadsMax))),
+      held_(std::make_shared<HeldSaves>()), nonce_(os::RandomHex(16)) {}
+
+absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions options) {
+  if (options.folder.empty() && options.job.empty()) return Invalid("give the job folder, such as \"runs/gpt\"");
+  if (options.job.empty()) options.job = LastPart(options.folder);
+  NEVE_RETURN_IF_ERROR(CheckJobName(options.job));
+  if (options.world == 0 || options.rank >= options.world) {
+    return Invalid(absl::StrFormat("rank %d of world %d: want 0 <= rank < world", options.rank, options.world));
+  }
+  if (options.world > 1) return Unsupported("a world of more than one rank is not in this version of neve");
+  const bool default_tiers = options.tiers.empty();
+  if (default_tiers) {
+    options.tiers.push_back({.kind = TierKind::kRam});
+    options.tiers.push_back({.kind = TierKind::kFile});
+  }
+  std::unique_ptr<EngineImpl> engine(new EngineImpl(options));
+  for (const TierConfig& config : options.tiers) {
+    if (config.kind == TierKind::kRam) {
+      if (engine->ram_.has_value()) return Invalid("two ram tiers were given; one is enough");
+      engine->ram_ = config;
+      continue;
+    }
+    if (config.kind != TierKind::kFile) return Unsupported(absl::StrFormat("%s tiers are not in this version of neve", Name(config.kind)));
+    if (!engine->durable_.empty()) return Unsupported("more than one file tier is not in this version of neve");
+    auto durable = std::make_unique<DurableTier>();
+    durable->config = config;
+    durable->name = std::string(Name(config.kind));
+    storage::FileTierOptions file;
+    file.root = default_tiers ? "" : config.place;
+    file.job_folder = default_tiers ? options.folder : os::JoinPath(config.place, options.job);
+    NEVE_ASSIGN_OR_RETURN(durable->tier, storage::OpenFileTier(file));
+    engine->durable_.push_back(std::move(durable));
+  }
+  if (engine->ram_.has_value() && engine->ram_->bytes != 0) {
+    // A budget that was given is checked at once; a measured one when the size of the state is known.
+    auto folder = slot::RamFolder(false);
+    if (!folder.ok() && !absl::IsNotFound(folder.status())) return folder.status();
+    if (folder.ok()) {
+      NEVE_ASSIGN_OR_RETURN(const slot::MemoryFacts facts, slot::ReadMemoryFacts(*folder));
+      std::string reason;
+      const uint64_t there = slot::Budget(facts, 0, &reason);
+      if (engine->ram_->bytes > there) {
+        return Exhausted(absl::StrFormat("ram:?bytes=%d does not fit: %d bytes can be had (%s)", engine->ram_->bytes, there, reason));
+      }
+    }
+  }
+  engine->executor_ = sync::ThreadExecutor::Create({.name = "neve-node"});
+  engine->slot_executor_ = sync::ThreadExecutor::Create({.name = "neve-slots"});
+  for (auto& durable : engine->durable_) {
+    flush::Policy policy;
+    policy.depth = durable->tier->info().queue_depth;
+    policy.rate_bytes_per_s = durable->config.rate_bytes_per_s;
+    policy.timeout = static_cast<sync::Nanos>(durable->config.timeout_s * 1e9);
+    durable->flush = std::make_unique<flush::TierFlush>(
+        *durable->tier, *engine->executor_, *engine->metrics_, policy,
+        [self = engine.get(), tier = durable.get()](std::function<void(absl::Status)> done) { self->MayCommit(*tier, std::move(done)); });
+  }
+  return engine;
+}
+
+absl::Status EngineImpl::CheckUsable() const {
+  if (::getpid() != pid_) {
+    return Closed("this is a forked child: its parent's engine cannot be used here; open an engine of its own");
+  }
+  sync::MutexLock lock(mutex_);
+  if (closed_) return Closed("the engine is closed");
+  return absl::OkStatus();
+}
+
+std::vector<storage::Tier*> EngineImpl::DurableTiers() const {
+  std::vector<storage::Tier*> tiers;
+  for (const auto& durable : durable_) tiers.push_back(durable->tier.get());
+  return tiers;
+}
+
+absl::Status EngineImpl::EnsureUid() {
+  {
+    sync::MutexLock lock(uid_mutex_);
+    if (uid_.known()) return absl::OkStatus();
+  }
+  Uid uid;
+  if (durable_.empty()) {
+    uid = format::UidFromName(options_.job);
+  } else {
+    const std::vector<storage::Tier*> tiers = DurableTiers();
+    absl::Status unreachable;
+    NEVE_ASSIGN_OR_RETURN(uid, ReadUid(tiers, &unreachable));
+  }
+  sync::MutexLock lock(uid_mutex_);
+  if (!uid_.known()) uid_ = uid;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<storage::Tier> EngineImpl::RamTier() {
+  sync::MutexLock lock(uid_mutex_);
+  if (!ram_.has_value() || !uid_.known()) return nullptr;
+  if (ram_tier_ == nullptr) {
+    auto folder = slot::RamFolder(false);
+    if (!folder.ok()) return nullptr;   // nothing was ever made there
+    ram_tier_ = storage::OpenRamTier({.ram_folder = *folder, .uid = uid_, .job = options_.job});
+  }
+  return ram_tier_;
+}
+
+absl::Status EngineImpl::BeginLife() {
+  if (life_begun_) return absl::OkStatus();
+  NEVE_RETURN_IF_ERROR(EnsureUid());
+  Uid uid;
+  {
+    sync::MutexLock lock(uid_mutex_);
+    if (!uid_.known()) os::FillRandom(uid_.bytes);   // a new job: written with the claim
+    uid = uid_;
+  }
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  uint32_t incarnation = 1 + catalog::GreatestIncarnation(listings);
+  const bool fixed = options_.incarnation.has_value();
+  if (fixed) incarnation = *options_.incarnation;
+  for (auto& durable : durable_) {
+    absl::StatusOr<uint32_t> claimed = ClaimLife(*durable->tier, options_.job, uid, incarnation, fixed, nonce_, options_.world);
+    if (claimed.ok()) {
+      incarnation = *claimed;
+      durable->claimed = true;
+    } else if (absl::IsInvalidArgument(claimed.status())) {
+      return claimed.status();
+    } else {
+      // The tier is claimed before its first commit instead; until then its saves are tried again like any failing write.
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=claim_failed place=\"%s\" error=\"%s\"", durable->tier->info().place,
+                                                     std::string(claimed.status().message())));
+    }
+  }
+  incarnation_ = incarnation;
+  node::SlotPool::Options pool;
+  pool.shared = ram_.has_value();
+  pool.uid = uid;
+  pool.job = options_.job;
+  pool.rank = options_.rank;
+  pool.prefault_threads = crew_->threads();
+  if (ram_.has_value()) {
+    NEVE_ASSIGN_OR_RETURN(pool.ram_folder, slot::RamFolder(true));
+    pool.slots = ram_->slots;
+    pool.budget_bytes = ram_->bytes;
+  }
+  pool_ = std::make_unique<node::SlotPool>(
+      std::move(pool),
+      [this](std::span<std::byte> region) { for (auto& durable : durable_) durable->tier->AttachRegion(region); },
+      [this](std::span<std::byte> region) { for (auto& durable : durable_) durable->tier->DetachRegion(region); });
+  absl::StatusOr<int> adopted = pool_->AdoptDead();
+  if (!adopted.ok()) {
+    obs::Log(obs::Level::kWarning, absl::StrFormat("event=adopt_failed error=\"%s\"", std::string(adopted.status().message())));
+  } else if (*adopted > 0) {
+    obs::Log(obs::Level::kInfo, absl::StrFormat("event=adopted slots=%d", *adopted));
+    EnqueueAdopted();
+  }
+  life_begun_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> EngineImpl::DueTiers(const SaveRequest& request) const {
+  std::vector<std::string> due;
+  const auto wanted = [&](const std::string& name, uint64_t every) {
+    if (request.to.empty()) return request.step % every == 0;
+    return std::find(request.to.begin(), request.to.end(), name) != request.to.end();
+  };
+  std::vector<std::string> known;
+  if (ram_.has_value()) {
+    known.push_back("ram");
+    if (wanted("ram", ram_->every)) due.push_back("ram");
+  }
+  for (const auto& durable : durable_) {
+    known.push_back(durable->name);
+    if (wanted(durable->name, durable->config.every)) due.push_back(durable->name);
+  }
+  for (const std::string& name : request.to) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string list;
+      for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
+      return Invalid(absl::StrFormat("to=\"%s\": no such tier here; there are %s", name, list));
+    }
+  }
+  return due;
+}
+
+format::CommitRecord EngineImpl::RecordOf(const SaveRequest& request, const format::Layout& layout, SaveId save) const {
+  format::CommitRecord record;
+  record.job = options_.job;
+  {
+    auto* self = const_cast<EngineImpl*>(this);
+    sync::MutexLock lock(self->uid_mutex_);
+    record.uid = uid_;
+  }
+  record.key = ImageKey{save, request.step, options_.rank, options_.world};
+  record.time = executor_->WallSeconds();
+  record.tags = request.tags;
+  record.layout_id = layout.id();
+  record.image_bytes = layout.image_bytes();
+  record.header_bytes = layout.header_bytes();
+  record.provenance = {{"neve", std::string(Version())}, {"host", os::HostName()}};
+  return record;
+}
+
+absl::Status EngineImpl::Prepare(const std::shared_ptr<State>& state, std::span<const void* const> addresses, uint64_t values_bytes,
+                                 std::span<const uint64_t> blob_bytes) {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  if (state == nullptr) return Invalid("prepare needs a state");
+  NEVE_ASSIGN_OR_RETURN(const auto plan, state->PlanFor(addresses, values_bytes, blob_bytes));
+  node::SlotPool* pool;
+  {
+    sync::MutexLock lock(save_mutex_);
+    NEVE_RETURN_IF_ERROR(BeginLife());
+    pool = pool_.get();
+  }
+  return pool->Fill(plan->layout().image_bytes());
+}
+
+bool EngineImpl::ReplaceOldest() {
+  // The oldest save that has not begun to move to a durable tier gives its slot up.
+  bool cancelled = false;
+  const std::vector<ImageKey> full = pool_->Full();
+  executor_->Run([&] {
+    for (size_t i = full.size(); i > 1 && !cancelled; --i) {
+      for (auto& durable : durable_) {
+        cancelled |= durable->flush->Cancel(full[i - 1], Exhausted(absl::StrFormat("step %d was replaced by a newer save: no RAM slot was free",
+                                                                                   full[i - 1].step)));
+      }
+    }
+  });
+  return cancelled;
+}
+
+absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request, uint64_t image_bytes,
+                                                      std::shared_ptr<Ticket>* skipped, const std::vector<std::string>& due) {
+  NEVE_ASSIGN_OR_RETURN(node::Entry * entry, pool_->TryAcquire(image_bytes));
+  if (entry != nullptr) return entry;
+  // Never two in a row: after a skip the next save waits.
+  if (options_.on_full == OnFull::kSkip && !last_skipped_) {
+    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due);
+    ticket->SkipAll(Exhausted(absl::StrFormat("step %d was skipped: no RAM slot was free (on_full=skip)", request.step)));
+    metrics_->Add(obs::Metric::kSavesSkipped);
+    last_skipped_ = true;
+    *skipped = std::move(ticket);
+    return nullptr;
+  }
+  if (options_.on_full == OnFull::kReplace && ReplaceOldest()) {
+    NEVE_ASSIGN_OR_RETURN(entry, pool_->TryAcquire(image_bytes));
+    if (entry != nullptr) return entry;
+  }
+  const sync::Nanos begin = executor_->Now();
+  NEVE_ASSIGN_OR_RETURN(entry, pool_->Acquire(image_bytes, request.slot_timeout_s));
+  metrics_->Add(obs::Metric::kSlotWaitNanos, static_cast<uint64_t>(executor_->Now() - begin));
+  return entry;
+}
+
+absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& request) {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  if (request.state == nullptr) return Invalid("a save needs a state");
+  if (request.step >= kStepLimit) return Invalid(absl::StrFormat("step %d: want 0 <= step < 10^12", request.step));
+  NEVE_RETURN_IF_ERROR(request.state->Check(request.addresses, request.values, request.blobs));
+  NEVE_ASSIGN_OR_RETURN(std::vector<std::string> due, DueTiers(request));
+  std::vector<uint64_t> blob_bytes;
+  for (std::string_view blob : request.blobs) blob_bytes.push_back(blob.size());
+  NEVE_ASSIGN_OR_RETURN(const auto plan, request.state->PlanFor(request.addresses, request.values.size(), blob_bytes));
+  const format::Layout& layout = plan->layout();
+
+  sync::MutexLock lock(save_mutex_);
+  metrics_->Add(obs::Metric::kSavesStarted);
+  if (absl::Status begun = BeginLife(); !begun.ok()) {
+    // Not this call's fault: the ticket carries it.
+    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due);
+    NoteError(begun);
+    ticket->FailRest(std::move(begun));
+    return std::static_pointer_cast<Ticket>(ticket);
+  }
+  if (due.empty()) {
+    // By its cadence no tier takes this step: nothing to do, and nothing failed.
+    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due);
+    ticket->Reached("captured");
+    return std::static_pointer_cast<Ticket>(ticket);
+  }
+  std::shared_ptr<Ticket> skipped;
+  absl::StatusOr<node::Entry*> entry = AcquireEntry(request, layout.image_bytes(), &skipped, due);
+  if (skipped != nullptr) return skipped;
+  if (!entry.ok() && absl::IsDeadlineExceeded(entry.status())) return entry.status();
+  last_skipped_ = false;
+  const SaveId save{incarnation_, sequence_++};
+  auto ticket = std::make_shared<TicketImpl>(request.step, save, due);
+  auto record = std::make_shared<format::CommitRecord>(RecordOf(request, layout, save));
+  {
+    sync::MutexLock state_lock(mutex_);
+    tags_[save] = request.tags;
+  }
+  const capture::CaptureInput input{request.addresses, request.values, request.blobs};
+  if (!entry.ok()) {
+    // Not even one slot fits: straight to the durable tiers, in bounded private memory.
+    if (!streaming_told_) {
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=streaming reason=\"%s\"", std::string(entry.status().message())));
+      streaming_told_ = true;
+    }
+    ticket->Failed("ram", entry.status());
+    if (absl::Status streamed = StreamToTiers(request, *plan, std::move(*record), due, *ticket); !streamed.ok()) {
+      NoteError(streamed);
+      ticket->FailRest(std::move(streamed));
+    }
+    return std::static_pointer_cast<Ticket>(ticket);
+  }
+  node::Entry* slot = *entry;
+  const sync::Nanos begin = executor_->Now();
+  absl::Status captured;
+  if (slot->slot != nullptr) {
+    captured = slot->slot->BeginFill({.key = record->key, .image_bytes = record->image_bytes, .header_bytes = record->header_bytes,
+                                      .chunk_bytes = record->chunk_bytes, .layout_id = record->layout_id, .time = record->time},
+                                     record->tags, record->provenance);
+  } else {
+    slot->memory_digests.resize(record->chunk_count());
+  }
+  std::span<codec::Digest> digests;
+  if (captured.ok()) {
+    digests = slot->digests().first(record->chunk_count());
+    captured = plan->Run(input, slot->image().first(layout.image_bytes()), digests, *crew_);
+  }
+  if (!captured.ok()) {
+    pool_->Abandon(slot);
+    NoteError(captured);
+    ticket->FailRest(std::move(captured));
+    return std::static_pointer_cast<Ticket>(ticket);
+  }
+  if (slot->slot != nullptr) {
+    slot->slot->MarkCaptured();
+    slot->slot->Seal();
+  }
+  metrics_->Add(obs::Metric::kCaptureBytes, layout.image_bytes());
+  metrics_->Add(obs::Metric::kCaptureNanos, static_cast<uint64_t>(executor_->Now() - begin));
+  record->digests.assign(digests.begin(), digests.end());
+  pool_->Filled(slot, record->key, layout.image_bytes());
+  ticket->Reached("captured");
+  ticket->Reached("ram", slot->slot != nullptr ? slot->slot->path() : "");
+  EnqueueFlush(slot, std::move(record), due, ticket);
+  if (pool_->slot_count() < (ram_.has_value() ? ram_->slots : 1)) {
+    // The rest of the slots are made off the step path.
+    slot_executor_->Post([this, bytes = layout.image_bytes()] { pool_->Fill(bytes).IgnoreError(); });   // fewer slots: said by the pool
+  }
+  return std::static_pointer_cast<Ticket>(ticket);
+}
+
+}  // namespace neve

@@ -1,0 +1,159 @@
+// EngineImpl: puts the modules together for one rank.
+//
+// Threads: Save runs on the caller's thread under save_mutex_; flush, guards and retention run on executor_; tiers have threads
+// of their own. Bytes move one way: tensors -> entry of the pool -> tier; only status travels back.
+//
+// Destruction order is the reverse of the members': flushes and executor first, then the pool, then the tiers.
+#ifndef NEVE_ENGINE_ENGINE_IMPL_H_
+#define NEVE_ENGINE_ENGINE_IMPL_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/obs/metrics.h"
+#include "base/sync/crew.h"
+#include "base/sync/executor.h"
+#include "base/sync/mutex.h"
+#include "catalog/catalog.h"
+#include "engine/state.h"
+#include "engine/ticket.h"
+#include "flush/tier_flush.h"
+#include "neve/engine.h"
+#include "node/slot_pool.h"
+#include "restore/chunk_reader.h"
+#include "storage/tier.h"
+
+namespace neve {
+
+// Saves that an open image reads: retention leaves them. Shared, since an image may outlive its engine.
+class HeldSaves {
+ public:
+  void Hold(const SaveId& save) {
+    sync::MutexLock lock(mutex_);
+    held_.insert(save);
+  }
+  void Release(const SaveId& save) {
+    sync::MutexLock lock(mutex_);
+    if (const auto it = held_.find(save); it != held_.end()) held_.erase(it);
+  }
+  std::set<SaveId> All() const {
+    sync::MutexLock lock(mutex_);
+    return {held_.begin(), held_.end()};
+  }
+
+ private:
+  mutable sync::Mutex mutex_;
+  std::multiset<SaveId> held_ NEVE_GUARDED_BY(mutex_);
+};
+
+class EngineImpl : public Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<EngineImpl>> Create(EngineOptions options);
+  ~EngineImpl() override;
+
+  absl::Status Prepare(const std::shared_ptr<State>& state, std::span<const void* const> addresses, uint64_t values_bytes,
+                       std::span<const uint64_t> blob_bytes) override;
+  absl::StatusOr<std::shared_ptr<Ticket>> Save(const SaveRequest& request) override;
+  absl::StatusOr<std::vector<SaveInfo>> Steps() override;
+  absl::StatusOr<std::unique_ptr<Image>> Find(const FindRequest& request) override;
+  absl::Status SetPinned(uint64_t step, bool pinned) override;
+  absl::Status Drain(double deadline_s) override;
+  absl::Status Close(bool final, double deadline_s) override;
+  std::string HealthJson() const override;
+
+ private:
+  struct DurableTier {
+    TierConfig config;
+    std::string name;                              // "file"
+    std::shared_ptr<storage::Tier> tier;      // images that are open keep it too
+    std::unique_ptr<flush::TierFlush> flush;       // used on executor_ only
+    bool claimed = false;                          // job.json and the life are there; executor_ and init only
+    bool collecting = false, collect_again = false;   // retention; executor_ only
+  };
+  explicit EngineImpl(EngineOptions options);
+
+  // What makes the first save different: uid, life, dead slots.
+  absl::Status BeginLife() NEVE_REQUIRES(save_mutex_);
+  absl::Status CheckUsable() const;
+  absl::Status EnsureUid() NEVE_EXCLUDES(uid_mutex_);
+  std::vector<storage::Tier*> DurableTiers() const;
+  std::shared_ptr<storage::Tier> RamTier();          // null: none configured, or the uid is unknown
+  std::vector<catalog::TierListing> ListAll(std::vector<std::string>* names);
+
+  absl::StatusOr<std::vector<std::string>> DueTiers(const SaveRequest& request) const;
+  absl::StatusOr<node::Entry*> AcquireEntry(const SaveRequest& request, uint64_t image_bytes, std::shared_ptr<Ticket>* skipped,
+                                            const std::vector<std::string>& due);
+  absl::Status StreamToTiers(const SaveRequest& request, const capture::CapturePlan& plan, format::CommitRecord record,
+                             const std::vector<std::string>& due, TicketImpl& ticket);
+  format::CommitRecord RecordOf(const SaveRequest& request, const format::Layout& layout, SaveId save) const;
+  void EnqueueFlush(node::Entry* entry, std::shared_ptr<const format::CommitRecord> record, const std::vector<std::string>& due,
+                    std::shared_ptr<TicketImpl> ticket);
+  void FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr<const format::CommitRecord> record,
+                std::shared_ptr<TicketImpl> ticket);
+  void EnqueueAdopted();
+  bool ReplaceOldest();
+  void MayCommit(DurableTier& tier, storage::Done done);
+  void Collect(DurableTier& tier);
+  void CollectListed(DurableTier& tier, absl::StatusOr<storage::Listing> listing);
+  void NoteError(const absl::Status& status);
+  void FlightEnded();
+  absl::Status WaitIdle(double deadline_s);
+
+  const EngineOptions options_;
+  const int64_t pid_;                              // a forked child must not use the engine
+  const std::shared_ptr<obs::Metrics> metrics_;
+  const std::shared_ptr<sync::Crew> crew_;
+  const std::shared_ptr<HeldSaves> held_;
+  std::vector<std::unique_ptr<DurableTier>> durable_;
+  std::optional<TierConfig> ram_;
+  std::string nonce_;
+
+  sync::Mutex uid_mutex_;
+  Uid uid_ NEVE_GUARDED_BY(uid_mutex_);
+  std::shared_ptr<storage::Tier> ram_tier_ NEVE_GUARDED_BY(uid_mutex_);
+
+  sync::Mutex save_mutex_;                         // one Save, Prepare or Close at a time
+  bool life_begun_ NEVE_GUARDED_BY(save_mutex_) = false;
+  uint32_t incarnation_ = 0;                       // set once, by BeginLife
+  uint64_t sequence_ NEVE_GUARDED_BY(save_mutex_) = 0;
+  bool last_skipped_ NEVE_GUARDED_BY(save_mutex_) = false;
+  bool streaming_told_ NEVE_GUARDED_BY(save_mutex_) = false;
+
+  mutable sync::Mutex mutex_;
+  sync::Condition idle_;
+  bool closed_ NEVE_GUARDED_BY(mutex_) = false;
+  int in_flight_ NEVE_GUARDED_BY(mutex_) = 0;      // flush jobs and retentions
+  absl::Status first_error_ NEVE_GUARDED_BY(mutex_);
+  std::map<SaveId, std::set<std::string>> committed_ NEVE_GUARDED_BY(mutex_);   // of saves still in the pool
+  std::map<SaveId, Tags> tags_ NEVE_GUARDED_BY(mutex_);                         // of this life, for best=
+  std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
+
+  std::unique_ptr<node::SlotPool> pool_;
+  std::unique_ptr<sync::ThreadExecutor> slot_executor_;   // makes and prefaults slots
+  std::unique_ptr<sync::ThreadExecutor> executor_;
+};
+
+// The image of one save from whatever sources hold it. `on_destroy` runs at the end.
+struct ImageParts {
+  SaveInfo info;
+  std::shared_ptr<const format::CommitRecord> record;   // null: a file without one
+  std::vector<restore::Source> sources;
+  std::string header;
+  uint64_t image_bytes = 0;
+  std::shared_ptr<sync::Crew> crew;
+  std::shared_ptr<obs::Metrics> metrics;
+  std::vector<std::shared_ptr<void>> keep;              // tiers that the sources read from
+  std::function<void()> on_destroy;
+};
+// Reads and verifies the header from the sources.
+absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts);
+
+SaveInfo ToSaveInfo(const catalog::Save& save, std::span<const catalog::TierListing> listings, std::span<const std::string> names);
+
+}  // namespace neve
+
+#endif  // NEVE_ENGINE_ENGINE_IMPL_H_

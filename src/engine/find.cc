@@ -1,0 +1,126 @@
+// Choosing what to restore: the newest complete save, from the tiers that hold it, nearest first.
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/obs/log.h"
+#include "engine/blocking.h"
+#include "engine/engine_impl.h"
+
+namespace neve {
+namespace {
+
+std::string SaveText(const catalog::Save& save) { return absl::StrFormat("step %d (save %s)", save.step, save.save.ToString()); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& request) {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  {
+    // A tier that cannot be read must not look like a job that never was.
+    absl::Status uid = EnsureUid();
+    if (!uid.ok()) return uid;
+  }
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  for (size_t t = 0; t < listings.size(); ++t) {
+    if (listings[t].status.ok()) continue;
+    const bool allowed = std::find(request.allow_missing.begin(), request.allow_missing.end(), names[t]) != request.allow_missing.end();
+    if (!allowed) {
+      return Unavailable(absl::StrFormat("tier %s (%s) could not be listed: %s; bring it back, or allow it to be missing (allow_missing)",
+                                         names[t], listings[t].place, std::string(listings[t].status.message())),
+                         ErrnoOf(listings[t].status));
+    }
+    obs::Log(obs::Level::kWarning, absl::StrFormat("event=tier_missing tier=%s error=\"%s\"", names[t], std::string(listings[t].status.message())));
+  }
+  Uid uid;
+  {
+    sync::MutexLock lock(uid_mutex_);
+    uid = uid_;
+  }
+  const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
+  std::string reasons;
+  bool any_record = false, step_seen = false;
+  absl::Status step_error;
+  for (const catalog::Save& save : saves) {
+    if (request.before.has_value() && !(save.save < *request.before)) continue;
+    if (request.step.has_value() && save.step != *request.step) continue;
+    step_seen = true;
+    any_record |= save.any_record;
+    std::string reason = save.reason;
+    std::unique_ptr<Image> image;
+    if (save.complete) {
+      ImageParts parts;
+      parts.info = ToSaveInfo(save, listings, names);
+      parts.info.job = options_.job;
+      parts.info.uid = uid;
+      for (const catalog::Copy& copy : save.ranks[options_.rank]) {
+        if (!copy.entry.has_record || !copy.entry.has_image) continue;
+        const bool is_ram = listings[static_cast<size_t>(copy.tier)].kind == TierKind::kRam;
+        std::shared_ptr<storage::Tier> tier = is_ram ? RamTier() : durable_[static_cast<size_t>(copy.tier) - (ram_.has_value() ? 1 : 0)]->tier;
+        const std::string& name = names[static_cast<size_t>(copy.tier)];
+        auto reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
+        absl::Status opened = reader.status();
+        if (opened.ok() && uid.known() && (*reader)->record().uid != uid) {
+          opened = Damaged(absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));
+        }
+        if (opened.ok() && parts.record != nullptr &&
+            ((*reader)->record().digests != parts.record->digests || (*reader)->record().image_bytes != parts.record->image_bytes)) {
+          opened = DataLoss("its record disagrees with the nearer copy's");
+        }
+        if (!opened.ok()) {
+          reason += (reason.empty() ? "" : "; ") + name + ": " + std::string(opened.message());
+          if (step_error.ok()) step_error = opened;
+          obs::Log(obs::Level::kWarning, absl::StrFormat("event=copy_unusable step=%d save=%s tier=%s error=\"%s\"", save.step,
+                                                         save.save.ToString(), name, std::string(opened.message())));
+          continue;
+        }
+        if (parts.record == nullptr) {
+          parts.record = std::make_shared<const format::CommitRecord>((*reader)->record());
+          parts.info.time = parts.record->time;
+          parts.info.tags = parts.record->tags;
+        }
+        restore::Source source;
+        source.name = name;
+        source.place = listings[static_cast<size_t>(copy.tier)].place;
+        source.reader = *reader;
+        source.queue_depth = tier->info().queue_depth;
+        source.alignment = tier->info().alignment;
+        source.heal = [tier, key = copy.entry.key](uint64_t offset, std::span<const std::byte> bytes) {
+          return AwaitStatus([&](auto done) { tier->Heal(key, offset, bytes, done); });
+        };
+        parts.sources.push_back(std::move(source));
+        parts.keep.push_back(tier);
+      }
+      if (!parts.sources.empty()) {
+        parts.image_bytes = parts.record->image_bytes;
+        parts.crew = crew_;
+        parts.metrics = metrics_;
+        held_->Hold(save.save);
+        parts.on_destroy = [held = held_, id = save.save] { held->Release(id); };
+        auto made = MakeImage(std::move(parts));
+        if (made.ok()) return made;
+        // The header itself is lost: the caller decides about an older save (fallback).
+        return Annotate(made.status(), SaveText(save));
+      }
+    }
+    obs::Log(obs::Level::kWarning, absl::StrFormat("event=save_skipped step=%d save=%s reason=\"%s\"", save.step, save.save.ToString(), reason));
+    constexpr size_t kReasonsMax = 4000;
+    if (reasons.size() < kReasonsMax) reasons += "\n  " + SaveText(save) + ": " + reason;
+    if (request.step.has_value()) {
+      const std::string message = absl::StrFormat("%s is not complete: %s", SaveText(save), reason);
+      return IsDamaged(step_error) ? Damaged(message) : DataLoss(message);
+    }
+  }
+  std::string places;
+  for (const auto& listing : listings) places += (places.empty() ? "" : ", ") + listing.place;
+  if (request.step.has_value() && !step_seen) {
+    return NotFound(absl::StrFormat("no save of step %d of job %s in %s", *request.step, options_.job, places));
+  }
+  if (any_record) return DataLoss(absl::StrFormat("job %s has commit records but no complete save:%s", options_.job, reasons));
+  return NotFound(absl::StrFormat("no checkpoint of job %s in %s%s", options_.job, places,
+                                  request.before.has_value() ? " older than the one that failed" : ""));
+}
+
+}  // namespace neve

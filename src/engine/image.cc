@@ -1,0 +1,196 @@
+// Image: verified reads of one image from its sources; and single files opened by path.
+#include <algorithm>
+#include <cstring>
+#include <fcntl.h>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/os/syscalls.h"
+#include "engine/engine_impl.h"
+#include "format/image_header.h"
+#include "format/names.h"
+
+namespace neve {
+namespace {
+
+class ImageImpl : public Image {
+ public:
+  explicit ImageImpl(ImageParts parts) : parts_(std::move(parts)) {}
+  ~ImageImpl() override {
+    parts_.sources.clear();
+    if (parts_.on_destroy) parts_.on_destroy();
+  }
+
+  const SaveInfo& info() const override { return parts_.info; }
+  std::string_view header() const override { return parts_.header; }
+  uint64_t image_bytes() const override { return parts_.image_bytes; }
+  bool has_digests() const override { return parts_.record != nullptr; }
+
+  absl::Status Read(std::span<const ReadRange> ranges, std::span<uint8_t> written) override {
+    if (!written.empty() && written.size() != ranges.size()) return Invalid("`written` needs one byte per range");
+    std::vector<restore::Range> plan_ranges(ranges.size());
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const ReadRange& from = ranges[i];
+      if (from.bytes != 0 && from.target == nullptr) return Invalid(absl::StrFormat("range %d has no target", i));
+      restore::Range& to = plan_ranges[i];
+      to.offset = from.offset;
+      to.bytes = from.bytes;
+      to.target = static_cast<std::byte*>(from.target);
+      to.item_bytes = from.item_bytes == 0 ? 1 : from.item_bytes;
+      if (from.rank < 0) continue;
+      const std::span shape(from.extents, static_cast<size_t>(from.rank));
+      const std::span strides(from.strides, static_cast<size_t>(from.rank));
+      NEVE_ASSIGN_OR_RETURN(const tensor::Density density, tensor::Classify(shape, strides));
+      if (density == tensor::Density::kExpanded || density == tensor::Density::kOverlapping) {
+        return Invalid(absl::StrFormat("range %d: elements of its target share memory", i));
+      }
+      if (density != tensor::Density::kContiguous) {
+        to.strided = std::make_shared<const tensor::StridedCopy>(shape, strides, to.item_bytes);
+      }
+    }
+    return ReadPlanned(plan_ranges, written);
+  }
+
+  absl::Status VerifyAll() override {
+    if (parts_.record == nullptr) return absl::OkStatus();
+    absl::Status worst;
+    for (const restore::Source& source : parts_.sources) {
+      std::vector<uint64_t> bad;
+      NEVE_RETURN_IF_ERROR(restore::VerifyChunks(source, parts_.image_bytes, parts_.record->chunk_bytes, parts_.record->digests,
+                                                 *parts_.crew, &bad));
+      if (!bad.empty() && worst.ok()) {
+        worst = DataLoss(absl::StrFormat("%s: chunk %d (image bytes from %d) differs from its digest (%d chunks in all)", source.place,
+                                         bad.front(), bad.front() * parts_.record->chunk_bytes, bad.size()));
+      }
+    }
+    return worst;
+  }
+
+  std::map<std::string, uint64_t> Sources() const override {
+    sync::MutexLock lock(mutex_);
+    std::map<std::string, uint64_t> sources;
+    for (const restore::Source& source : parts_.sources) sources[source.name] = 0;
+    for (const auto& [name, bytes] : bytes_) sources[name] = bytes;
+    return sources;
+  }
+
+  absl::Status LoadHeader() {
+    uint64_t header_bytes;
+    if (parts_.record != nullptr) {
+      header_bytes = parts_.record->header_bytes;
+    } else {
+      std::string first(std::min<uint64_t>(parts_.image_bytes, 512), '\0');
+      NEVE_RETURN_IF_ERROR(ReadInto(0, first));
+      NEVE_ASSIGN_OR_RETURN(header_bytes, format::HeaderBytesNeeded(first, parts_.image_bytes));
+    }
+    if (header_bytes > parts_.image_bytes || header_bytes > format::kHeaderBytesMax + 8 + kPageBytes) {
+      return Damaged(absl::StrFormat("a header of %d bytes in an image of %d", header_bytes, parts_.image_bytes));
+    }
+    parts_.header.resize(header_bytes);
+    NEVE_RETURN_IF_ERROR(ReadInto(0, parts_.header));
+    const auto parsed = format::ParseImageHeader(parts_.header, parts_.image_bytes);
+    if (!parsed.ok()) return parsed.status();
+    // What the tree says must fit what the header says, before anybody allocates by it.
+    return format::LogicalTensors(*parsed).status();
+  }
+
+ private:
+  absl::Status ReadInto(uint64_t offset, std::string& target) {
+    const restore::Range range{offset, target.size(), reinterpret_cast<std::byte*>(target.data()), nullptr, 1};
+    return ReadPlanned({&range, 1}, {});
+  }
+
+  absl::Status ReadPlanned(std::span<const restore::Range> ranges, std::span<uint8_t> written) {
+    const uint64_t chunk_bytes = parts_.record != nullptr ? parts_.record->chunk_bytes : kDefaultChunkBytes;
+    NEVE_ASSIGN_OR_RETURN(const restore::ReadPlan plan, restore::ReadPlan::Build(ranges, parts_.image_bytes, chunk_bytes));
+    const std::span<const codec::Digest> digests =
+        parts_.record != nullptr ? std::span<const codec::Digest>(parts_.record->digests) : std::span<const codec::Digest>();
+    restore::ReadResult result;
+    restore::ReadOptions options;
+    // Staging stays within 32 MiB whatever the chunk size of the file.
+    options.staging_chunks = static_cast<int>(std::clamp<uint64_t>((32u << 20) / chunk_bytes, 1, 8));
+    absl::Status status = restore::ReadChunks(plan, parts_.sources, digests, *parts_.crew, options, written, &result);
+    sync::MutexLock lock(mutex_);
+    for (const auto& [name, bytes] : result.bytes) {
+      bytes_[name] += bytes;
+      parts_.metrics->Add(name == "ram" ? obs::Metric::kRamReadBytes : obs::Metric::kFileReadBytes, bytes);
+    }
+    parts_.metrics->Add(obs::Metric::kChunksFailed, result.chunks_failed);
+    parts_.metrics->Add(obs::Metric::kChunksHealed, result.chunks_healed);
+    if (!status.ok()) {
+      return Annotate(status, absl::StrFormat("step %d (save %s) rank 0 of job %s", parts_.info.step, parts_.info.save.ToString(), parts_.info.job));
+    }
+    return status;
+  }
+
+  ImageParts parts_;
+  mutable sync::Mutex mutex_;
+  std::map<std::string, uint64_t> bytes_ NEVE_GUARDED_BY(mutex_);
+};
+
+// A file opened by path, read where it lies.
+class FileReader : public storage::ImageReader {
+ public:
+  FileReader(os::File file, format::CommitRecord record) : file_(std::move(file)), record_(std::move(record)) {}
+  const format::CommitRecord& record() const override { return record_; }
+  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override { done(os::ReadAt(file_, offset, target)); }
+
+ private:
+  os::File file_;
+  format::CommitRecord record_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts) {
+  auto image = std::make_unique<ImageImpl>(std::move(parts));
+  NEVE_RETURN_IF_ERROR(image->LoadHeader());
+  return std::unique_ptr<Image>(std::move(image));
+}
+
+absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
+  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY));
+  NEVE_ASSIGN_OR_RETURN(const struct ::stat stat, os::StatOpen(file));
+  if (!S_ISREG(stat.st_mode)) return Unsupported(absl::StrFormat("%s is not a regular file", path));
+  ImageParts parts;
+  parts.image_bytes = static_cast<uint64_t>(stat.st_size);
+  parts.crew = sync::Crew::Create(std::min(sync::UsableCores() - 1, 8));
+  parts.metrics = std::make_shared<obs::Metrics>();
+  parts.info.job = os::BaseName(path);
+  parts.info.bytes = parts.image_bytes;
+  parts.info.complete = true;
+  format::CommitRecord record;
+  // An image of a step folder has its record beside it.
+  const auto shard = format::ParseShardName(os::BaseName(path));
+  if (shard.has_value() && !shard->is_record) {
+    const std::string record_path = os::JoinPath(os::DirName(path), format::FormatRecordName(shard->rank, shard->world));
+    if (os::Exists(record_path)) {
+      NEVE_ASSIGN_OR_RETURN(const std::string text, os::ReadFile(record_path, format::kRecordBytesMax));
+      absl::StatusOr<format::CommitRecord> decoded = format::DecodeRecord(text);
+      if (!decoded.ok()) return Annotate(decoded.status(), record_path);
+      record = *std::move(decoded);
+      if (record.image_bytes != parts.image_bytes) {
+        return Damaged(absl::StrFormat("%s has %d bytes, its record says %d", path, parts.image_bytes, record.image_bytes));
+      }
+      parts.record = std::make_shared<const format::CommitRecord>(record);
+      parts.info.job = record.job;
+      parts.info.uid = record.uid;
+      parts.info.step = record.key.step;
+      parts.info.save = record.key.save;
+      parts.info.world = record.key.world;
+      parts.info.time = record.time;
+      parts.info.tags = record.tags;
+    }
+  }
+  restore::Source source;
+  source.name = "file";
+  source.place = path;
+  source.reader = std::make_shared<FileReader>(std::move(file), std::move(record));
+  parts.info.tiers["file"] = {path, parts.image_bytes, true};
+  parts.sources.push_back(std::move(source));
+  absl::StatusOr<std::unique_ptr<Image>> image = MakeImage(std::move(parts));
+  if (!image.ok()) return Annotate(image.status(), path);
+  return image;
+}
+
+}  // namespace neve

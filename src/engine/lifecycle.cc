@@ -1,0 +1,248 @@
+// Listing, pins, health, and the end: drain, close, destruction.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/obs/log.h"
+#include "engine/blocking.h"
+#include "engine/engine_impl.h"
+#include "nlohmann/json.hpp"
+
+namespace neve {
+
+std::vector<catalog::TierListing> EngineImpl::ListAll(std::vector<std::string>* names) {
+  std::vector<catalog::TierListing> listings;
+  if (ram_.has_value()) {
+    names->push_back("ram");
+    catalog::TierListing ram{TierKind::kRam, "ram:", absl::OkStatus(), {}};
+    if (std::shared_ptr<storage::Tier> tier = RamTier(); tier != nullptr) {
+      auto listing = Await<storage::Listing>([&](auto done) { tier->List(done); });
+      ram.status = listing.status();
+      if (listing.ok()) ram.listing = *std::move(listing);
+    }
+    listings.push_back(std::move(ram));
+  }
+  for (auto& durable : durable_) {
+    names->push_back(durable->name);
+    auto listing = Await<storage::Listing>([&](auto done) { durable->tier->List(done); });
+    catalog::TierListing file{durable->config.kind, durable->tier->info().place, listing.status(), {}};
+    if (listing.ok()) file.listing = *std::move(listing);
+    listings.push_back(std::move(file));
+  }
+  return listings;
+}
+
+SaveInfo ToSaveInfo(const catalog::Save& save, std::span<const catalog::TierListing> listings, std::span<const std::string> names) {
+  SaveInfo info;
+  info.step = save.step;
+  info.save = save.save;
+  info.world = save.world;
+  info.complete = save.complete;
+  info.missing_ranks = save.missing_ranks;
+  info.pinned = save.pinned;
+  info.reason = save.reason;
+  for (const auto& copies : save.ranks) {
+    uint64_t bytes = 0;
+    for (const catalog::Copy& copy : copies) {
+      auto& where = info.tiers[names[static_cast<size_t>(copy.tier)]];
+      where.place = listings[static_cast<size_t>(copy.tier)].place;
+      where.bytes += copy.entry.image_bytes;
+      where.complete = save.CompleteIn(copy.tier);
+      bytes = std::max(bytes, copy.entry.image_bytes);
+    }
+    info.bytes += bytes;
+  }
+  return info;
+}
+
+absl::StatusOr<std::vector<SaveInfo>> EngineImpl::Steps() {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  NEVE_RETURN_IF_ERROR(EnsureUid());
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  bool any_listed = false;
+  for (const auto& listing : listings) any_listed |= listing.status.ok();
+  if (!any_listed && !listings.empty()) return listings.back().status;
+  std::vector<SaveInfo> infos;
+  Uid uid;
+  {
+    sync::MutexLock lock(uid_mutex_);
+    uid = uid_;
+  }
+  const std::shared_ptr<storage::Tier> ram = RamTier();
+  for (const catalog::Save& save : catalog::GroupSaves(listings)) {
+    SaveInfo info = ToSaveInfo(save, listings, names);
+    info.job = options_.job;
+    info.uid = uid;
+    // Time and tags stand in the record of the nearest copy.
+    for (const auto& copies : save.ranks) {
+      for (const catalog::Copy& copy : copies) {
+        if (info.time != 0 || !copy.entry.has_record) continue;
+        storage::Tier* tier = ram_.has_value() && copy.tier == 0 ? ram.get() : durable_[copy.tier - (ram_.has_value() ? 1 : 0)]->tier.get();
+        if (tier == nullptr) continue;
+        auto reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
+        if (!reader.ok()) {
+          info.complete = false;
+          info.reason = std::string(reader.status().message());
+          continue;
+        }
+        info.time = (*reader)->record().time;
+        info.tags = (*reader)->record().tags;
+        info.complete = save.complete;
+        info.reason = save.reason;
+      }
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+absl::Status EngineImpl::SetPinned(uint64_t step, bool pinned) {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  NEVE_RETURN_IF_ERROR(EnsureUid());
+  bool found = false;
+  for (auto& durable : durable_) {
+    auto listing = Await<storage::Listing>([&](auto done) { durable->tier->List(done); });
+    if (!listing.ok()) return listing.status();
+    const std::vector<catalog::TierListing> one = {{TierKind::kFile, durable->tier->info().place, absl::OkStatus(), *std::move(listing)}};
+    for (const catalog::Save& save : catalog::GroupSaves(one)) {
+      if (save.step != step || !save.complete) continue;
+      NEVE_RETURN_IF_ERROR(AwaitStatus([&](auto done) { durable->tier->SetPinned(save.KeyOf(options_.rank), pinned, done); }));
+      found = true;
+      break;   // that step's newest save
+    }
+  }
+  if (!found) return NotFound(absl::StrFormat("step %d has no complete save in a durable tier that could be %s", step, pinned ? "pinned" : "unpinned"));
+  return absl::OkStatus();
+}
+
+std::string EngineImpl::HealthJson() const {
+  nlohmann::ordered_json health;
+  {
+    sync::MutexLock lock(mutex_);
+    health["closed"] = closed_;
+    health["in_flight"] = in_flight_;
+    health["error"] = first_error_.ok() ? nlohmann::ordered_json() : nlohmann::ordered_json(std::string(first_error_.message()));
+    auto& tiers = health["tiers"] = nlohmann::ordered_json::object();
+    if (ram_.has_value()) tiers["ram"] = {{"place", "ram:"}, {"ok", true}, {"error", nullptr}};
+    for (const auto& durable : durable_) {
+      const auto error = tier_errors_.find(durable->name);
+      tiers[durable->name] = {{"place", durable->tier->info().place}, {"ok", error == tier_errors_.end()},
+                              {"error", error == tier_errors_.end() ? nlohmann::ordered_json() : nlohmann::ordered_json(error->second)}};
+    }
+  }
+  health["incarnation"] = incarnation_;
+  health["slots"] = pool_ == nullptr ? 0 : pool_->slot_count();
+  health["slot_bytes"] = pool_ == nullptr ? 0 : pool_->bytes();
+  auto& counters = health["counters"] = nlohmann::ordered_json::object();
+  for (int i = 0; i < static_cast<int>(obs::Metric::kCount); ++i) {
+    const auto metric = static_cast<obs::Metric>(i);
+    counters[std::string(obs::Name(metric))] = metrics_->Get(metric);
+  }
+  return health.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+absl::Status EngineImpl::WaitIdle(double deadline_s) {
+  sync::MutexLock lock(mutex_);
+  if (idle_.WaitFor(mutex_, deadline_s, [this]() NEVE_REQUIRES(mutex_) { return in_flight_ == 0; })) return absl::OkStatus();
+  return Timeout(absl::StrFormat("%d writes to slower tiers are still in flight after %.3g s", in_flight_, deadline_s));
+}
+
+absl::Status EngineImpl::Drain(double deadline_s) {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  return WaitIdle(deadline_s);
+}
+
+absl::Status EngineImpl::Close(bool final, double deadline_s) {
+  if (::getpid() != pid_) return Closed("this is a forked child: its parent's engine cannot be closed here");
+  sync::MutexLock save_lock(save_mutex_);
+  {
+    sync::MutexLock lock(mutex_);
+    if (closed_) return Closed("the engine is closed already");
+    closed_ = true;
+  }
+  absl::Status result;
+  if (pool_ != nullptr) {
+    if (final && ram_.has_value()) {
+      for (auto& durable : durable_) {
+        executor_->Run([&] { durable->flush->Retry(); });
+        node::Entry* newest = pool_->HoldNewest();
+        if (newest == nullptr) continue;
+        bool owed;
+        {
+          sync::MutexLock lock(mutex_);
+          owed = committed_[newest->key.save].count(durable->name) == 0;
+        }
+        if (owed && newest->holds > 1) {
+          // A flush of it may be in flight: wait for its outcome before it is written once more.
+          pool_->Release(newest);
+          WaitIdle(deadline_s).IgnoreError();   // the wait below reports
+          newest = pool_->HoldNewest();
+          sync::MutexLock lock(mutex_);
+          owed = newest != nullptr && committed_[newest->key.save].count(durable->name) == 0;
+        }
+        absl::StatusOr<format::CommitRecord> record =
+            owed && newest->slot != nullptr ? newest->slot->Record() : absl::StatusOr<format::CommitRecord>(NotFound(""));
+        if (!record.ok()) {
+          if (newest != nullptr) pool_->Release(newest);
+          continue;
+        }
+        {
+          sync::MutexLock lock(mutex_);
+          ++in_flight_;
+        }
+        executor_->Post([this, tier = durable.get(), newest, kept = std::make_shared<const format::CommitRecord>(*std::move(record))] {
+          FlushOne(*tier, newest, kept, nullptr);
+        });
+      }
+    }
+    result = WaitIdle(deadline_s);
+    if (result.ok() && !durable_.empty()) {
+      // Frees what owes nothing: saves that every durable tier has, and older ones than such a save.
+      std::optional<SaveId> durable_newest;
+      sync::MutexLock lock(mutex_);
+      for (const auto& [save, tiers] : committed_) {
+        if (tiers.size() == durable_.size() && (!durable_newest.has_value() || save > *durable_newest)) durable_newest = save;
+      }
+      pool_->RemoveIf([&](const ImageKey& key) { return durable_newest.has_value() && key.save <= *durable_newest; });
+    }
+  }
+  executor_->Stop();
+  slot_executor_->Stop();
+  sync::MutexLock lock(mutex_);
+  if (result.ok()) result = first_error_;
+  return result;
+}
+
+EngineImpl::~EngineImpl() {
+  if (::getpid() != pid_) {
+    // A forked child: threads and locks are not here; nothing may be touched, and the memory goes with the process.
+    [[maybe_unused]] auto* executor = executor_.release();
+    [[maybe_unused]] auto* slot_executor = slot_executor_.release();
+    [[maybe_unused]] auto* pool = pool_.release();
+    for (auto& durable : durable_) {
+      [[maybe_unused]] auto* leaked = durable.release();
+    }
+    return;
+  }
+  bool closed;
+  {
+    sync::MutexLock lock(mutex_);
+    closed = closed_;
+  }
+  if (!closed) {
+    double longest = 0;
+    for (const auto& durable : durable_) longest = std::max(longest, durable->config.timeout_s);
+    if (absl::Status idle = WaitIdle(longest); !idle.ok()) {
+      obs::Log(obs::Level::kError, absl::StrFormat("event=abandoned error=\"%s\"", std::string(idle.message())));
+    }
+  }
+  slot_executor_->Stop();
+  executor_->Stop();
+  for (auto& durable : durable_) durable->flush.reset();
+  pool_.reset();
+}
+
+}  // namespace neve

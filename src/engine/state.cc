@@ -1,0 +1,84 @@
+#include "engine/state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+
+namespace neve {
+
+absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors, std::string_view tree, uint32_t blob_count) {
+  const size_t count = tensors.names.size();
+  if (tensors.dtypes.size() != count || tensors.ranks.size() != count) {
+    return Invalid(absl::StrFormat("a state needs as many dtypes (%d) and ranks (%d) as names (%d)", tensors.dtypes.size(),
+                                   tensors.ranks.size(), count));
+  }
+  size_t dims = 0;
+  for (uint8_t rank : tensors.ranks) dims += rank;
+  if (tensors.extents.size() != dims || (!tensors.strides.empty() && tensors.strides.size() != dims)) {
+    return Invalid(absl::StrFormat("the ranks ask for %d extents; %d extents and %d strides were given", dims,
+                                   tensors.extents.size(), tensors.strides.size()));
+  }
+  auto structure = std::make_shared<format::Structure>();
+  structure->tensors.reserve(count);
+  size_t at = 0;
+  for (size_t i = 0; i < count; ++i) {
+    format::TensorSpec spec;
+    spec.name = std::string(tensors.names[i]);
+    spec.dtype = tensors.dtypes[i];
+    if (Name(spec.dtype).empty() || ItemBytes(spec.dtype) == 0) {
+      return Invalid(absl::StrFormat("tensor \"%s\": unknown dtype %d", spec.name, static_cast<int>(spec.dtype)));
+    }
+    const auto shape = tensors.extents.subspan(at, tensors.ranks[i]);
+    spec.shape.assign(shape.begin(), shape.end());
+    if (tensors.strides.empty()) {
+      spec.strides = tensor::ContiguousStrides(shape);
+    } else {
+      const auto strides = tensors.strides.subspan(at, tensors.ranks[i]);
+      spec.strides.assign(strides.begin(), strides.end());
+    }
+    at += tensors.ranks[i];
+    structure->tensors.push_back(std::move(spec));
+  }
+  structure->tree = std::string(tree);
+  structure->blob_count = blob_count;
+  return std::make_shared<State>(std::move(structure));
+}
+
+absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::PlanFor(std::span<const void* const> addresses,
+                                                                           uint64_t values_bytes,
+                                                                           std::span<const uint64_t> blob_bytes) {
+  sync::MutexLock lock(mutex_);
+  bool fits = plan_ != nullptr && values_bytes <= capacities_.values_bytes;
+  for (size_t i = 0; fits && i < blob_bytes.size(); ++i) fits = blob_bytes[i] <= capacities_.blob_bytes[i];
+  if (fits && plan_->layout().SameAliases(addresses)) return plan_;
+  const format::Capacities grown = format::GrowCapacities(capacities_, values_bytes, blob_bytes);
+  NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const format::Layout> layout, format::Layout::Build(structure_, addresses, grown));
+  plan_ = std::make_shared<const capture::CapturePlan>(std::move(layout), kDefaultChunkBytes);
+  capacities_ = grown;
+  return plan_;
+}
+
+absl::Status State::Check(std::span<const void* const> addresses, std::string_view values,
+                          std::span<const std::string_view> blobs) const {
+  if (addresses.size() != structure_->tensors.size()) {
+    return Invalid(absl::StrFormat("%d addresses were given for a state of %d tensors", addresses.size(), structure_->tensors.size()));
+  }
+  if (blobs.size() != structure_->blob_count) {
+    return Invalid(absl::StrFormat("%d blobs were given for a state of %d", blobs.size(), structure_->blob_count));
+  }
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const tensor::Dims& shape = structure_->tensors[i].shape;
+    if (addresses[i] == nullptr && std::find(shape.begin(), shape.end(), 0) == shape.end()) {
+      return Invalid(absl::StrFormat("tensor \"%s\" has no address", structure_->tensors[i].name));
+    }
+  }
+  for (char c : values) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e || c == '"' || c == '\\') {
+      return Invalid("the values text holds a byte that JSON would escape; write it as docs/format.md says");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace neve

@@ -1,0 +1,56 @@
+// TicketImpl: the stages of one save, set by the engine, waited for by anybody.
+#ifndef NEVE_ENGINE_TICKET_H_
+#define NEVE_ENGINE_TICKET_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/os/unique_handle.h"
+#include "base/sync/mutex.h"
+#include "neve/engine.h"
+
+namespace neve {
+
+class TicketImpl : public Ticket {
+ public:
+  // `due`: tier names in order, nearest first.
+  TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due);
+
+  uint64_t step() const override { return step_; }
+  SaveId save_id() const override { return save_; }
+  absl::Status Wait(std::string_view stage, double timeout_s) const override;
+  std::vector<std::pair<std::string, StageState>> Stages() const override;
+  absl::Status Error() const override;
+  int Descriptor() const override { return event_.get(); }
+  std::map<std::string, std::string> Places() const override;
+
+  // Each stage is set once; "done" and "complete" follow from the others.
+  void Reached(const std::string& stage, const std::string& place = "");
+  void Failed(const std::string& stage, absl::Status status);
+  void FailRest(absl::Status status);    // every stage still pending
+  void SkipAll(absl::Status status);     // the save never happened: `wait` gives `status`
+
+ private:
+  struct StageEntry {
+    std::string name;
+    StageState state = StageState::kPending;
+    absl::Status status;
+  };
+  StageEntry* FindLocked(std::string_view stage) const NEVE_REQUIRES(mutex_);
+  void DeriveLocked() NEVE_REQUIRES(mutex_);
+  void Announce() const;
+
+  const uint64_t step_;
+  const SaveId save_;
+  os::UniqueFd event_;
+  mutable sync::Mutex mutex_;
+  mutable sync::Condition changed_;
+  mutable std::vector<StageEntry> stages_ NEVE_GUARDED_BY(mutex_);
+  absl::Status error_ NEVE_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> places_ NEVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace neve
+
+#endif  // NEVE_ENGINE_TICKET_H_
