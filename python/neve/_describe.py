@@ -33,7 +33,7 @@ class Structure:
         self._array_specs = walker.array_specs
         self._references = walker.references
         self._in_order = self._torch_index == list(range(len(self.specs)))
-        self._off_host = False
+        self.off_host = False
         self._describe_tensors(found.torch)
         numbering = Numbering()
         node = root.node(numbering)
@@ -50,7 +50,7 @@ class Structure:
         self._attributed = [bool(vars(tensor)) for tensor in tensors]
         self._any_attributed = any(self._attributed)
         self._devices = [tensor.device for tensor in tensors]
-        self._off_host = any(device.type != "cpu" for device in self._devices)
+        self.off_host = any(device.type != "cpu" for device in self._devices)
         self._temporary_gradients = False
 
     def collect(self, state: Any) -> Tuple[Collected, "array[int]"]:
@@ -95,14 +95,14 @@ class Structure:
                         raise Changed
                 elif any(map(get_vars, chunk)):
                     raise Changed
-                if self._off_host:
+                if self.off_host:
                     if list(map(get_device, chunk)) != self._devices[begin:end]:
                         raise Changed
                 elif not all(map(is_cpu, chunk)):
                     raise Changed
         except (RuntimeError, NotImplementedError):
             raise Changed from None   # a sparse or wrapped tensor, which has no address
-        if self._off_host:
+        if self.off_host:
             self._copy_to_host(tensors, addresses)
         return addresses
 

@@ -166,14 +166,17 @@ def has_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
 class Storage:
     """Memory of a restored tensor or alias group, owned by torch where a torch tensor will use it, else by NumPy."""
 
-    def __init__(self, size_bytes: int, use_torch: bool) -> None:
+    def __init__(self, size_bytes: int, use_torch: bool, moved: Any = None) -> None:
         self.size_bytes = size_bytes
         self._torch: Any = None
         self._numpy: Any = None
-        if use_torch:
+        if moved is not None:
+            self._torch = moved.untyped_storage()
+            self.address: int = self._torch.data_ptr()
+        elif use_torch:
             torch = need_torch("the checkpoint")
             self._torch = torch.empty(size_bytes, dtype=torch.uint8).untyped_storage()
-            self.address: int = self._torch.data_ptr()
+            self.address = self._torch.data_ptr()
         else:
             self._numpy = _numpy_bytes(size_bytes)
             self.address = self._numpy.ctypes.data
@@ -182,8 +185,14 @@ class Storage:
         """A torch tensor over the storage; the offset is a multiple of the element size."""
         torch = need_torch("the checkpoint")
         item = dtype.itemsize
-        view = torch.empty(0, dtype=dtype)
+        view = torch.empty(0, dtype=dtype, device=self._torch.device)
         return view.set_(self._torch, offset_bytes // item, tuple(shape), tuple(strides))
+
+    def to(self, device: Any) -> "Storage":
+        """The same bytes on a device."""
+        torch = need_torch("the checkpoint")
+        here = torch.empty(0, dtype=torch.uint8).set_(self._torch, 0, (self.size_bytes,), (1,))
+        return Storage(self.size_bytes, True, here.to(device))
 
     def numpy_view(self, dtype: Any, offset_bytes: int, shape: Sequence[int], strides_bytes: Sequence[int]) -> Any:
         """A NumPy array over the storage."""

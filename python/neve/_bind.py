@@ -1,0 +1,365 @@
+"""Restoring into a state that exists: which saved entry goes where, decided and checked before anything is written.
+
+`Binder.bind` compares one saved place with one place of the target and returns a step to be run once the tensors have been
+read; the step gives the object that belongs there. What does not fit is listed, by dotted name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import MutableMapping
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import _names, _tensors, _values
+from ._image import Header
+from ._rebuild import Builder, Tensors, set_generator
+from ._saved import (
+    Saved, SavedBlob, SavedComposite, SavedDict, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue, Select,
+)
+from ._template import SPARSE_PARTS
+from .errors import Error, Invalid
+
+Step = Callable[[], Any]
+
+_REPLACEABLE = (type(None), bool, int, float, complex, str, bytes)
+
+
+class Binder:
+    """Matches a saved tree with a target."""
+
+    def __init__(self, header: Header, tensors: Tensors, builder: Builder, select: Select) -> None:
+        self._header, self._tensors, self._builder, self._select = header, tensors, builder, select
+        self.missing: List[str] = []      # in the target, not saved
+        self.unexpected: List[str] = []   # saved, no place for it
+        self.different: List[str] = []    # "name: what differs"
+        self.added: List[str] = []
+        self._bound: Dict[int, Tuple[str, str]] = {}   # id of a target -> name, stored entry
+        self._keep: List[Any] = []
+
+    def bind(self, node: Saved, target: Any) -> Step:
+        """The step for one place."""
+        if isinstance(node, SavedReference):
+            return self._bind_tensor(node.target, target, node.name)
+        if isinstance(node, SavedTensor):
+            return self._bind_tensor(node, target, node.name)
+        if isinstance(node, (SavedValue, SavedBlob)):
+            return self._bind_value(node.value, target, node.name)
+        if isinstance(node, SavedMeta):
+            return self._bind_meta(node, target)
+        if isinstance(node, SavedComposite):
+            return self._bind_composite(node, target)
+        if _has_state(target):
+            return self._load_state(node, target)
+        if isinstance(node, SavedDict) and isinstance(target, MutableMapping):
+            return self._bind_dict(node, target)
+        if isinstance(node, SavedList) and isinstance(target, (list, tuple)):
+            return self._bind_list(node, target)
+        if isinstance(target, _REPLACEABLE):
+            return self._fresh(node)
+        return self._no_place(node.name, "a dict" if isinstance(node, SavedDict) else "a list", target)
+
+    # ---- Outcomes ----
+
+    def _fresh(self, node: Saved) -> Step:
+        self._tensors.want_all(node)
+        return lambda: self._builder.build(node)
+
+    def _no_place(self, name: str, saved_as: str, target: Any) -> Step:
+        self.different.append(f"{name or 'the state'}: saved as {saved_as}, in the target a {type(target).__name__}")
+        return lambda: target
+
+    def _load_state(self, node: Saved, target: Any) -> Step:
+        self._tensors.want_all(node)
+
+        def load() -> Any:
+            try:
+                target.load_state_dict(self._builder.build(node))
+            except Error:
+                raise
+            except Exception as error:
+                raise Invalid(f"{node.name or 'the state'}: load_state_dict() of {type(target).__name__} refused what was "
+                              f"saved: {error}") from error
+            return target
+
+        return load
+
+    # ---- Tensors ----
+
+    def _bind_tensor(self, node: SavedTensor, target: Any, name: str) -> Step:
+        if isinstance(target, _REPLACEABLE):
+            return self._fresh(node)
+        logical = self._header.tensors[node.index]
+        shape, kind = list(logical.shape), logical.dtype.name
+        text = node.extra.get("np")
+        if isinstance(text, str):
+            shape, kind = shape[:-1], text
+        elif "dt" in node.extra:
+            kind = node.extra["dt"]
+        found = _describe_target(target)
+        if found is None:
+            return self._no_place(name, "a tensor", target)
+        if found != (kind, shape):
+            self.different.append(f"{name}: {kind} {shape} saved, {found[0]} {found[1]} in the target")
+            return lambda: target
+        known = self._bound.get(id(target))
+        if known is not None and known[1] != logical.stored:
+            self.different.append(f"{name}: one tensor with {known[0]} in the target, but not in the save")
+            return lambda: target
+        self._bound[id(target)] = (name, logical.stored)
+        self._keep.append(target)
+        self._tensors.want(node, target)
+        return lambda: target
+
+    def _bind_meta(self, node: SavedMeta, target: Any) -> Step:
+        torch = _tensors.loaded_torch()
+        if torch is not None and isinstance(target, torch.Tensor):
+            if not target.is_meta or list(target.shape) != list(node.extra["sh"]):
+                self.different.append(f"{node.name}: a meta tensor {list(node.extra['sh'])} saved, "
+                                      f"{list(target.shape)} on {target.device} in the target")
+            return lambda: target
+        if isinstance(target, _REPLACEABLE):
+            return self._fresh(node)
+        return self._no_place(node.name, "a meta tensor", target)
+
+    # ---- Containers ----
+
+    def _bind_dict(self, node: SavedDict, target: Any) -> Step:
+        steps: List[Tuple[Any, Step]] = []
+        saved_keys = set()
+        for key, child in zip(node.keys, node.children):
+            saved_keys.add(key)
+            if key in target:
+                steps.append((key, self.bind(child, target[key])))
+            else:
+                self.added.append(child.name)
+                steps.append((key, self._fresh(child)))
+        self._note_missing(node.name, target, saved_keys)
+        attributes = node.attributes if isinstance(target, OrderedDict) else None
+        if attributes is not None:
+            self._tensors.want_all(attributes)
+
+        def fill() -> Any:
+            for key, step in steps:
+                value = step()
+                if key not in target or target[key] is not value:
+                    target[key] = value
+            if attributes is not None:
+                vars(target).update(self._builder.build(attributes))
+            return target
+
+        return fill
+
+    def _bind_list(self, node: SavedList, target: Any) -> Step:
+        steps: List[Step] = []
+        for index, child in enumerate(node.children):
+            if index < len(target):
+                steps.append(self.bind(child, target[index]))
+            else:
+                self.added.append(child.name)
+                steps.append(self._fresh(child))
+        for index in range(len(node.children), len(target)):
+            self._note_leaves(_names.join(node.name, str(index)), target[index])
+        if isinstance(target, list):
+            def fill() -> Any:
+                for index, step in enumerate(steps):
+                    value = step()
+                    if index >= len(target):
+                        target.append(value)
+                    elif target[index] is not value:
+                        target[index] = value
+                return target
+
+            return fill
+        rest = list(target[len(steps):])
+        return lambda: self._builder.sequence(node, [step() for step in steps] + rest)
+
+    def _note_missing(self, name: str, target: Any, saved_keys: Any) -> None:
+        for key in target:
+            if key not in saved_keys:
+                try:
+                    component = _names.escape(key)
+                except _values.NotValue:
+                    component = repr(key)
+                self._note_leaves(_names.join(name, component), target[key])
+
+    def _note_leaves(self, name: str, target: Any) -> None:
+        if isinstance(target, MutableMapping) and len(target):
+            self._note_missing(name, target, ())
+        elif isinstance(target, (list, tuple)) and len(target):
+            for index, item in enumerate(target):
+                self._note_leaves(_names.join(name, str(index)), item)
+        elif self._select is None or self._select(name):
+            self.missing.append(name)
+
+    # ---- Values ----
+
+    def _bind_value(self, value: Any, target: Any, name: str) -> Step:
+        if isinstance(value, dict) and isinstance(target, MutableMapping):
+            return self._bind_value_dict(value, target, name)
+        if isinstance(value, dict) and _has_state(target):
+            return self._load_state(SavedValue(name, value), target)
+        if isinstance(value, list) and isinstance(target, list):
+            return self._bind_value_list(value, target, name)
+        if _describe_target(target) is not None or isinstance(target, (MutableMapping, list)) or _has_state(target):
+            return self._no_place(name, f"a {type(value).__name__}", target)
+        if isinstance(target, tuple) and _holds_tensor(target):
+            return self._no_place(name, f"a {type(value).__name__}", target)
+        return lambda: value
+
+    def _bind_value_dict(self, value: Dict[Any, Any], target: Any, name: str) -> Step:
+        steps: List[Tuple[Any, Step]] = []
+        for key, item in value.items():
+            child_name = _names.join(name, _names.escape(key))
+            if key in target:
+                steps.append((key, self._bind_value(item, target[key], child_name)))
+            else:
+                self.added.append(child_name)
+                steps.append((key, _constant(item)))
+        self._note_missing(name, target, value)
+
+        def fill() -> Any:
+            for key, step in steps:
+                target[key] = step()
+            return target
+
+        return fill
+
+    def _bind_value_list(self, value: List[Any], target: List[Any], name: str) -> Step:
+        if len(value) != len(target) or not any(isinstance(item, (dict, list, tuple)) for item in value):
+            if not _holds_tensor(target):
+                def replace() -> Any:
+                    target[:] = value
+                    return target
+
+                return replace
+        steps = [self._bind_value(item, target[index], _names.join(name, str(index))) if index < len(target)
+                 else _constant(item) for index, item in enumerate(value)]
+        for index in range(len(value), len(target)):
+            self._note_leaves(_names.join(name, str(index)), target[index])
+
+        def fill() -> Any:
+            results = [step() for step in steps]
+            target[:len(results)] = results
+            return target
+
+        return fill
+
+    # ---- Composites ----
+
+    def _bind_composite(self, node: SavedComposite, target: Any) -> Step:
+        if isinstance(target, _REPLACEABLE):
+            return self._fresh(node)
+        if node.kind == "state":
+            if _has_state(target):
+                return self._load_state(node.children[0], target)
+            return self.bind(node.children[0], target)
+        if node.kind == "dataclass":
+            return self._bind_dataclass(node, target)
+        if node.kind in SPARSE_PARTS:
+            return self._bind_sparse(node, target)
+        if type(target).__name__ == node.kind.capitalize() or type(target).__name__ == node.kind:
+            state = node.children[0]
+            self._tensors.want_all(state)
+
+            def set_state() -> Any:
+                set_generator(target, self._builder.build(state))
+                return target
+
+            return set_state
+        return self._no_place(node.name, f"a {node.kind}", target)
+
+    def _bind_dataclass(self, node: SavedComposite, target: Any) -> Step:
+        fields = node.children[0]
+        if not dataclasses.is_dataclass(target) or isinstance(target, type) \
+                or _values.class_name(type(target)) != node.head["q"] or not isinstance(fields, SavedDict):
+            return self._no_place(node.name, f"a {node.head['q']}", target)
+        known = {field.name for field in dataclasses.fields(target)}
+        if not set(fields.keys) <= known:
+            return self._no_place(node.name, f"a {node.head['q']} with fields {fields.keys}", target)
+        holder = _values.dataclass_fields(target)
+        fill = self._bind_dict(fields, holder)
+
+        def set_fields() -> Any:
+            fill()
+            for key, value in holder.items():
+                object.__setattr__(target, key, value)
+            return target
+
+        return set_fields
+
+    def _bind_sparse(self, node: SavedComposite, target: Any) -> Step:
+        torch = _tensors.loaded_torch()
+        if torch is None or not isinstance(target, torch.Tensor) or list(target.shape) != list(node.head["sh"]):
+            return self._no_place(node.name, f"a sparse tensor {node.head['sh']}", target)
+        values = node.children[-1]
+        if isinstance(values, SavedTensor):
+            saved = self._header.tensors[values.index].dtype
+            if _tensors.of_torch(target.dtype) != saved:
+                return self._no_place(node.name, f"a sparse tensor of {saved.name}", target)
+        return self._fresh(node)   # its components have other sizes: a new one takes the place
+
+
+def _constant(value: Any) -> Step:
+    return lambda: value
+
+
+def _has_state(target: Any) -> bool:
+    return not isinstance(target, type) and callable(getattr(target, "load_state_dict", None))
+
+
+def _describe_target(target: Any) -> Optional[Tuple[str, List[int]]]:
+    """(dtype, shape) of a dense torch tensor or a NumPy array, else None."""
+    torch, numpy = _tensors.loaded_torch(), _tensors.loaded_numpy()
+    if torch is not None and isinstance(target, torch.Tensor):
+        dtype = _tensors.of_torch(target.dtype)
+        if str(target.layout) != "torch.strided" or target.is_meta:
+            return f"{target.layout} {target.dtype}", list(target.shape)
+        text = str(target.dtype)[6:]
+        return (text if dtype is None or text in _tensors.BITS8_KINDS else dtype.name), list(target.shape)
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        dtype = _tensors.BY_NUMPY.get(target.dtype.str)
+        return (target.dtype.str if dtype is None else dtype.name), list(target.shape)
+    return None
+
+
+def _holds_tensor(target: Any) -> bool:
+    if isinstance(target, (list, tuple)):
+        return any(_holds_tensor(item) for item in target)
+    if isinstance(target, MutableMapping):
+        return any(_holds_tensor(item) for item in target.values())
+    return _describe_target(target) is not None or _has_state(target)
+
+
+def mismatch(binder: Binder, what: str) -> Optional[Invalid]:
+    """The error that lists all that does not fit, or None."""
+    parts = []
+    for title, names in (("in the target but not saved", binder.missing),
+                         ("saved but without a place in the target", binder.unexpected), ("different", binder.different)):
+        if names:
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            parts.append(f"{title}: {', '.join(names[:20])}{more}")
+    if not parts:
+        return None
+    hint = prefix_hint(binder.missing, binder.unexpected + binder.added)
+    return Invalid(f"{what} does not fit the target; nothing was changed. {'; '.join(parts)}{hint}")
+
+
+def prefix_hint(missing: List[str], extra: List[str]) -> str:
+    """What to say when names differ by a prefix only: "module." put before them by a wrapper, say."""
+    if not missing or not extra:
+        return ""
+    for longer, shorter, where in ((extra, missing, "saved"), (missing, extra, "target's")):
+        short = set(shorter)
+        prefixes = set()
+        for name in longer:
+            at = name.find(".")
+            while at >= 0:
+                if name[at + 1:] in short:
+                    prefixes.add(name[:at + 1])
+                at = name.find(".", at + 1)
+        for prefix in sorted(prefixes):
+            hits = sum(1 for name in longer if name.startswith(prefix) and name[len(prefix):] in short)
+            if hits * 2 >= len(shorter):
+                return f". Hint: the {where} names begin with {prefix!r}; without it {hits} of {len(shorter)} fit"
+    return ""

@@ -1,0 +1,294 @@
+"""An open image: its header, what it says of its tensors, and reading ranges of it into memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import weakref
+from array import array
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _abi, _tensors
+from ._library import call, call_json, library
+from ._tensors import DType, Shape
+from .errors import Damaged, Unsupported
+
+# A read is made in batches, between which Ctrl-C is heard. They end at multiples of this in the image, which is a multiple
+# of every chunk size, so that no chunk is verified twice.
+BATCH_BYTES = 256 << 20
+_SPAN_BYTES_MAX = 1 << 48
+
+
+class Stored(NamedTuple):
+    """The bytes of one header entry."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    offset: int   # in the image
+    bytes: int
+
+
+class Logical(NamedTuple):
+    """A tensor as the user knows it: true dtype, shape and strides; and where its bytes are."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    strides: Shape          # in elements (pairs for F4)
+    stored: str             # header entry: its own, or its base's
+    offset_bytes: int       # in the memory of the base
+    is_alias: bool
+
+
+class Range(NamedTuple):
+    """One range of the image and the memory it goes to; extents and strides when that is not contiguous."""
+
+    label: str
+    offset: int
+    bytes: int
+    address: int
+    extents: Optional[Shape] = None
+    strides: Optional[Shape] = None
+    item_bytes: int = 1
+
+
+class Header:
+    """The parsed header of an image or of any safetensors file. Raises :class:`neve.Damaged` where it contradicts itself."""
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            content = json.loads(data[8:].decode("utf-8"))
+            metadata = content.pop("__metadata__", {})
+            begin = len(data)
+            self.metadata: Dict[str, str] = metadata
+            self.stored: Dict[str, Stored] = {}
+            for name, entry in content.items():
+                dtype = _tensors.BY_NAME.get(entry["dtype"])
+                if dtype is None:
+                    raise Unsupported(f"tensor {name!r} has dtype {entry['dtype']!r}, which this version does not know")
+                first, last = entry["data_offsets"]
+                self.stored[name] = Stored(name, dtype, _shape(entry["shape"]), begin + first, last - first)
+            tree = json.loads(metadata["neve.tree"]) if "neve.tree" in metadata else None
+            if tree is not None and tree.get("v", 1) != 1:
+                raise Unsupported(f"its tree is of version {tree.get('v')}, written by a newer neve")
+            self.root: Any = tree.get("root") if tree is not None else None
+            self.values: str = metadata.get("neve.values", "")
+            self.tensors: List[Logical] = self._logical(tree.get("tensors", {}) if tree is not None else {})
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            if isinstance(error, (Damaged, Unsupported)):
+                raise
+            raise Damaged(f"its header cannot be read: {type(error).__name__}: {error}") from None
+
+    def _logical(self, parts: Dict[str, Any]) -> List[Logical]:
+        strided, dtypes = parts.get("strided", {}), parts.get("dtype", {})
+        own = [self._own(stored, strided.get(stored.name), dtypes.get(stored.name))
+               for stored in self.stored.values() if not _is_hidden(stored.name)]
+        self._own_by_name = {tensor.name: tensor for tensor in own}
+        aliases = parts.get("alias", [])
+        if not aliases:
+            return own
+        tensors: List[Optional[Logical]] = [None] * (len(own) + len(aliases))
+        for position, name, base, offset, dtype, shape, strides in aliases:
+            if tensors[position] is not None or position < 0:
+                raise Damaged(f"two tensors stand at place {position} of neve.tree")
+            tensors[position] = Logical(name, _tensors.BY_NAME[dtype], _shape(shape), _shape(strides), base, int(offset), True)
+        rest = iter(own)
+        complete = [tensor if tensor is not None else next(rest) for tensor in tensors]
+        for tensor in complete:
+            if tensor.is_alias:
+                self._check_alias(tensor)
+        return complete
+
+    def _own(self, stored: Stored, strided: Any, dtype_name: Optional[str]) -> Logical:
+        dtype, shape = stored.dtype, stored.shape
+        if dtype_name is not None:
+            dtype = _tensors.BY_NAME[dtype_name]
+            if stored.dtype is not _tensors.U8 or not shape or shape[-1] != dtype.item_bytes:
+                raise Damaged(f"tensor {stored.name!r} cannot hold {dtype_name}")
+            shape = shape[:-1]
+        elif dtype.name == "F4":
+            if not shape or shape[-1] % 2:
+                raise Damaged(f"tensor {stored.name!r} has an odd number of 4-bit values")
+            shape = (*shape[:-1], shape[-1] // 2)
+        strides = _tensors.row_major(shape)
+        if strided is not None:
+            shape, strides = _shape(strided[0]), _shape(strided[1])
+        touched = touched_shape(shape, strides)
+        if len(shape) != len(strides) or _tensors.element_count(touched) * dtype.item_bytes != stored.bytes:
+            raise Damaged(f"tensor {stored.name!r} has {stored.bytes} bytes, which do not fit its shape {list(shape)}")
+        if _tensors.span_items(shape, strides) * dtype.item_bytes > _SPAN_BYTES_MAX:
+            raise Damaged(f"tensor {stored.name!r} has impossible strides {list(strides)}")
+        return Logical(stored.name, dtype, shape, strides, stored.name, 0, False)
+
+    def _check_alias(self, alias: Logical) -> None:
+        size = self.span_bytes(alias.stored)
+        end = alias.offset_bytes + _tensors.span_items(alias.shape, alias.strides) * alias.dtype.item_bytes
+        if alias.offset_bytes < 0 or end > size or len(alias.shape) != len(alias.strides):
+            raise Damaged(f"tensor {alias.name!r} lies outside of {alias.stored!r}, whose memory it shares")
+
+    def span_bytes(self, name: str) -> int:
+        """Bytes of memory that a header entry spans when restored with its own strides."""
+        stored = self.stored[name]
+        if _is_hidden(name):
+            return stored.bytes
+        own = self._own_by_name[name]
+        return _tensors.span_items(own.shape, own.strides) * own.dtype.item_bytes
+
+    def own(self, name: str) -> Optional[Logical]:
+        """The tensor that a header entry is itself; None for a hidden base."""
+        return self._own_by_name.get(name)
+
+
+def _shape(numbers: Any) -> Shape:
+    shape = tuple(numbers)
+    for number in shape:
+        if type(number) is not int or number < 0:
+            raise Damaged(f"{numbers!r} is no shape")
+    return shape
+
+
+def _is_hidden(name: str) -> bool:
+    for prefix in ("neve.blob.", "neve.base."):
+        if name.startswith(prefix) and name[len(prefix):].isdigit():
+            return True
+    return False
+
+
+def touched_shape(shape: Shape, strides: Shape) -> Shape:
+    """The shape of what is stored: an expanded dimension counts once."""
+    return tuple(1 if stride == 0 and extent > 1 else extent for extent, stride in zip(shape, strides))
+
+
+class Image:
+    """A handle to an image. Destroyed with the object."""
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle = handle
+        self._destroy = weakref.finalize(self, _destroy_image, handle, os.getpid())
+        self._destroy.atexit = False
+        self._header: Optional[Header] = None
+
+    @property
+    def header(self) -> Header:
+        """The parsed header; raises :class:`neve.Damaged` at the first use when it is not one."""
+        if self._header is None:
+            size = ctypes.c_size_t()
+            data = library().neve_image_header(self._handle, ctypes.byref(size))
+            self._header = Header(ctypes.string_at(data, size.value))
+        return self._header
+
+    @classmethod
+    def open(cls, path: str) -> "Image":
+        """Opens an image or any safetensors file."""
+        handle = ctypes.c_void_p()
+        call("neve_image_open", os.fsencode(path), ctypes.byref(handle))
+        return cls(handle)
+
+    def close(self) -> None:
+        self._destroy()
+
+    def describe(self) -> Dict[str, Any]:
+        """One save as an object of `neve ls --json`, with "image_bytes", "has_digests" and "sources" added."""
+        description: Dict[str, Any] = call_json("neve_image_describe", self._handle)
+        return description
+
+    def verify(self) -> None:
+        """Verifies every chunk in every tier that holds the image."""
+        call("neve_image_verify", self._handle)
+
+    def read(self, ranges: Sequence[Range], touched: Optional[List[str]] = None) -> None:
+        """Fills the ranges' memory. `touched` gets the labels of ranges that were written, also when an error is raised."""
+        pieces: List[Range] = []
+        for piece in ranges:
+            pieces.extend(_split(piece))
+        pieces.sort(key=lambda piece: piece.offset)
+        begin = 0
+        while begin < len(pieces):
+            batch_end = (pieces[begin].offset // BATCH_BYTES + 1) * BATCH_BYTES
+            end = begin
+            while end < len(pieces) and pieces[end].offset < batch_end:
+                end += 1
+            self._read_batch(pieces[begin:end], touched)
+            begin = end
+
+    def _read_batch(self, pieces: List[Range], touched: Optional[List[str]]) -> None:
+        count = len(pieces)
+        written = (ctypes.c_uint8 * count)()
+        offsets = array("Q", [piece.offset for piece in pieces])
+        sizes = array("Q", [piece.bytes for piece in pieces])
+        targets = array("Q", [piece.address for piece in pieces])
+        request = _abi.Ranges.new(
+            count=count, offsets=_pointer(offsets, ctypes.c_uint64), bytes=_pointer(sizes, ctypes.c_uint64),
+            targets=targets.buffer_info()[0], written=written)
+        if any(piece.extents is not None for piece in pieces):
+            ranks = array("b", [-1 if piece.extents is None else len(piece.extents) for piece in pieces])
+            extents = array("q", [extent for piece in pieces for extent in piece.extents or ()] or [0])
+            strides = array("q", [stride for piece in pieces for stride in piece.strides or ()] or [0])
+            items = array("Q", [piece.item_bytes for piece in pieces])
+            request.ranks = _pointer(ranks, ctypes.c_int8)
+            request.extents = _pointer(extents, ctypes.c_int64)
+            request.strides = _pointer(strides, ctypes.c_int64)
+            request.item_bytes = _pointer(items, ctypes.c_uint64)
+        try:
+            call("neve_image_read", self._handle, ctypes.byref(request))
+        finally:
+            if touched is not None:
+                touched.extend(piece.label for piece, flag in zip(pieces, written) if flag)
+
+
+def _pointer(numbers: "array[int]", kind: Any) -> Any:
+    return ctypes.cast(numbers.buffer_info()[0], ctypes.POINTER(kind))
+
+
+def _split(piece: Range) -> List[Range]:
+    """A contiguous range cut where batches end."""
+    if piece.bytes == 0:
+        return []
+    if piece.extents is not None or piece.offset // BATCH_BYTES == (piece.offset + piece.bytes - 1) // BATCH_BYTES:
+        return [piece]
+    pieces = []
+    offset, end = piece.offset, piece.offset + piece.bytes
+    while offset < end:
+        cut = min((offset // BATCH_BYTES + 1) * BATCH_BYTES, end)
+        pieces.append(piece._replace(offset=offset, bytes=cut - offset, address=piece.address + offset - piece.offset))
+        offset = cut
+    return pieces
+
+
+def _destroy_image(handle: ctypes.c_void_p, pid: int) -> None:
+    if os.getpid() == pid:   # in a forked child the engine's threads are not there
+        library().neve_image_destroy(ctypes.byref(handle))
+
+
+def read_blobs(image: Image, numbers: Sequence[int]) -> Dict[int, bytes]:
+    """Payloads of the blobs `neve.blob.<n>`: 8 bytes of length, little-endian, then the payload."""
+    buffers: Dict[int, bytearray] = {}
+    ranges = []
+    keep: List[Any] = []
+    for number in numbers:
+        stored = image.header.stored.get(f"neve.blob.{number}")
+        if stored is None or stored.bytes < 8:
+            raise Damaged(f"the tree names blob {number}, which the image does not hold")
+        buffer = bytearray(stored.bytes)
+        memory = (ctypes.c_char * stored.bytes).from_buffer(buffer)
+        keep.append(memory)
+        buffers[number] = buffer
+        ranges.append(Range(stored.name, stored.offset, stored.bytes, ctypes.addressof(memory)))
+    image.read(ranges)
+    payloads: Dict[int, bytes] = {}
+    for number, buffer in buffers.items():
+        length = int.from_bytes(buffer[:8], "little")
+        if length < 1 or length > len(buffer) - 8:
+            raise Damaged(f"blob {number} says that it holds {length} bytes of {len(buffer) - 8}")
+        payloads[number] = bytes(memoryview(buffer)[8:8 + length])
+    return payloads
+
+
+def alias_pad(offsets: Sequence[Tuple[int, int]]) -> int:
+    """Bytes to leave before a base so that each (offset, element size) lies on a multiple of its element size."""
+    for pad in range(16):
+        if all((pad + offset) % item == 0 for offset, item in offsets):
+            return pad
+    raise Damaged("tensors that share memory lie at offsets that no memory can give all of them")

@@ -1,0 +1,444 @@
+"""From a saved tree to objects: memory for the tensors, one read of all of it, then the nesting around them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from typing import Any, Callable, Dict, List, Optional
+
+from . import _tensors, _values
+from ._image import Header, Image, Logical, Range, alias_pad, touched_shape
+from ._saved import (
+    Saved, SavedBlob, SavedComposite, SavedDict, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue,
+)
+from ._template import FACTORY_NAMES, SPARSE_PARTS
+from ._walk import BIT_GENERATORS
+from .errors import Damaged, Invalid, Unsupported, UnsupportedOnLoad
+
+_FACTORIES = {name: factory for factory, name in FACTORY_NAMES.items()}
+
+
+class Want:
+    """One tensor of the image that is wanted: as what, and in whose memory."""
+
+    __slots__ = ("logical", "node", "target", "device", "result")
+
+    def __init__(self, logical: Logical, node: SavedTensor, target: Any, device: Optional[Any]) -> None:
+        self.logical, self.node, self.target, self.device = logical, node, target, device
+        self.result: Any = None
+
+    def is_array(self) -> bool:
+        """Whether it becomes a NumPy array: a target decides, else what was saved."""
+        if self.target is not None:
+            numpy = _tensors.loaded_numpy()
+            return numpy is not None and isinstance(self.target, numpy.ndarray)
+        return "np" in self.node.extra
+
+
+class Tensors:
+    """Collects the tensors that are wanted, then reads them all.
+
+    map_location: as for torch.load: a device for all, or a dict of the devices that tensors were saved from.
+    """
+
+    def __init__(self, image: Image, map_location: Any = None) -> None:
+        self._image = image
+        self._header: Header = image.header
+        self._map_location = map_location
+        self._wants: Dict[int, Want] = {}
+        self._more_targets: List[Any] = []       # (want, further target)
+        self._ranges: List[Range] = []
+        self._after: List[Callable[[], None]] = []
+        self.written: List[str] = []             # names of the caller's tensors that were touched
+
+    def want(self, node: SavedTensor, target: Any = None) -> None:
+        """Asks for a tensor; in `target`'s memory when given (shape and dtype were compared)."""
+        known = self._wants.get(node.index)
+        if known is None:
+            logical = self._header.tensors[node.index]
+            device = self._device(node) if target is None else None
+            self._wants[node.index] = Want(logical, node, target, device)
+        elif target is not None and known.target is None:
+            known.target, known.device = target, None
+        elif target is not None and target is not known.target:
+            self._more_targets.append((known, target))
+
+    def want_all(self, node: Optional[Saved]) -> None:
+        """Asks for every tensor below a node, in memory of its own."""
+        if isinstance(node, SavedTensor):
+            self.want(node)
+            self.want_all(node.attributes)
+        elif isinstance(node, SavedReference):
+            self.want_all(node.target)
+        elif isinstance(node, SavedDict):
+            self.want_all(node.attributes)
+            for child in node.children:
+                self.want_all(child)
+        elif isinstance(node, (SavedList, SavedComposite)):
+            for child in node.children:
+                self.want_all(child)
+
+    def _device(self, node: SavedTensor) -> Optional[Any]:
+        return target_device(node.extra.get("dev"), self._map_location, node.name)
+
+    # ---- Reading ----
+
+    def read(self) -> None:
+        """Allocates, reads and copies. After an error `written` names the targets that were touched."""
+        groups: Dict[str, List[Want]] = {}
+        for want in self._wants.values():
+            groups.setdefault(want.logical.stored, []).append(want)
+        for stored, wants in groups.items():
+            if len(wants) == 1 and not wants[0].logical.is_alias:
+                self._plan_single(wants[0])
+            elif not self._plan_targets(wants):
+                self._plan_group(stored, wants)
+        self._image.read(self._ranges, self.written)
+        self.written = [name for name in dict.fromkeys(self.written) if name]
+        for action in self._after:
+            action()
+        for want, target in self._more_targets:
+            self.written.append(want.node.name)
+            copy_into(target, want.result)
+        self._bump_versions()
+
+    def result(self, node: SavedTensor) -> Any:
+        """The tensor or array, after `read`."""
+        return self._wants[node.index].result
+
+    def has_target(self, node: SavedTensor) -> bool:
+        return self._wants[node.index].target is not None
+
+    def _add_range(self, label: str, logical: Logical, address: int, strides: Any) -> None:
+        stored = self._header.stored[logical.stored]
+        extents = touched_shape(logical.shape, logical.strides)
+        if _tensors.is_row_major(extents, strides):
+            self._ranges.append(Range(label, stored.offset, stored.bytes, address))
+        else:
+            self._ranges.append(
+                Range(label, stored.offset, stored.bytes, address, extents, tuple(strides), logical.dtype.item_bytes))
+
+    def _plan_single(self, want: Want) -> None:
+        logical = want.logical
+        if want.target is not None:
+            strides = direct_strides(want.target, logical)
+            if strides is not None:
+                self._add_range(want.node.name, logical, address_of(want.target), strides)
+                want.result = want.target
+                return
+        if want.is_array():
+            item = logical.dtype.item_bytes
+            storage = _tensors.Storage(_tensors.span_items(logical.shape, logical.strides) * item, False)
+            fresh = self._view(want, storage, 0)
+            address = storage.address
+        else:
+            dtype = _tensors.to_torch(logical.dtype, want.node.name, want.node.extra.get("dt"))
+            torch = _tensors.need_torch(want.node.name)
+            fresh = torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
+            address = fresh.data_ptr()
+        self._add_range("", logical, address, logical.strides)
+        self._deliver(want, fresh)
+
+    def _deliver(self, want: Want, fresh: Any) -> None:
+        want.result = fresh
+        if want.target is not None:
+            def copy() -> None:
+                self.written.append(want.node.name)
+                copy_into(want.target, fresh)
+                want.result = want.target
+            self._after.append(copy)
+        elif want.device is not None:
+            def move() -> None:
+                want.result = fresh.to(want.device)
+            self._after.append(move)
+
+    def _plan_targets(self, wants: List[Want]) -> bool:
+        """Reads an alias group in place when its targets share memory just as the saved tensors did."""
+        base = next((want for want in wants if not want.logical.is_alias), None)
+        if base is None or base.target is None:
+            return False
+        if direct_strides(base.target, base.logical) != base.logical.strides:
+            return False
+        start = address_of(base.target)
+        for want in wants:
+            if want.target is None:
+                return False
+            if want is base:
+                continue
+            same = (address_of(want.target) == start + want.logical.offset_bytes
+                    and strides_of(want.target) == want.logical.strides)
+            if not same:
+                return False
+        self._add_range(base.node.name, base.logical, start, base.logical.strides)
+        for want in wants:
+            want.result = want.target
+        return True
+
+    def _plan_group(self, stored_name: str, wants: List[Want]) -> None:
+        """Reads an alias group into one storage, of which its members are views."""
+        stored = self._header.stored[stored_name]
+        base = self._header.own(stored_name)
+        offsets = [(want.logical.offset_bytes, want.logical.dtype.item_bytes) for want in wants]
+        pad = alias_pad(offsets)
+        arrays_only = all(want.is_array() for want in wants)
+        storage = _tensors.Storage(pad + self._header.span_bytes(stored_name), not arrays_only)
+        if base is None:
+            self._ranges.append(Range("", stored.offset, stored.bytes, storage.address + pad))
+        else:
+            self._add_range("", base, storage.address + pad, base.strides)
+        device = next((want.device for want in wants if want.device is not None), None)
+        if device is None:
+            for want in wants:
+                self._deliver(want, self._view(want, storage, pad))
+        else:
+            self._after.append(lambda: self._move_group(wants, storage, pad, device))
+
+    def _move_group(self, wants: List[Want], storage: "_tensors.Storage", pad: int, device: Any) -> None:
+        moved = storage.to(device)
+        for want in wants:
+            want.device = None
+            self._deliver(want, self._view(want, storage if want.is_array() else moved, pad))
+
+    def _view(self, want: Want, storage: "_tensors.Storage", pad: int) -> Any:
+        logical = want.logical
+        offset = pad + logical.offset_bytes
+        item = logical.dtype.item_bytes
+        if not want.is_array():
+            dtype = _tensors.to_torch(logical.dtype, want.node.name, want.node.extra.get("dt"))
+            return storage.torch_view(dtype, offset, logical.shape, logical.strides)
+        text = want.node.extra.get("np")
+        if isinstance(text, str):
+            dtype = array_dtype(text, want.node.name)
+            if not logical.shape or logical.shape[-1] != dtype.itemsize or logical.dtype is not _tensors.U8:
+                raise Damaged(f"{want.node.name} cannot hold a NumPy dtype {text!r}")
+            return storage.numpy_view(dtype, offset, logical.shape[:-1], logical.strides[:-1])
+        if logical.dtype.numpy is None:
+            raise UnsupportedOnLoad(f"{want.node.name} has dtype {logical.dtype.name}, which NumPy does not have")
+        return storage.numpy_view(logical.dtype.numpy, offset, logical.shape, tuple(stride * item for stride in logical.strides))
+
+    def _bump_versions(self) -> None:
+        """Tells autograd that the targets changed, as an in-place operation would."""
+        torch = _tensors.loaded_torch()
+        bump = getattr(getattr(torch, "autograd", None), "graph", None)
+        bump = getattr(bump, "increment_version", None)
+        if torch is None or bump is None:
+            return
+        targets = [want.target for want in self._wants.values() if isinstance(want.target, torch.Tensor)]
+        if targets:
+            bump(targets)
+
+
+def target_device(saved_on: Optional[str], map_location: Any, name: str) -> Optional[Any]:
+    """The device a tensor goes to, or None for the host. `saved_on`: the device it was saved from; None: the host."""
+    tag = saved_on or "cpu"
+    wanted = map_location
+    if isinstance(map_location, dict):
+        wanted = map_location.get(tag, tag)
+    elif map_location is None:
+        wanted = tag
+    elif callable(map_location):
+        raise Unsupported("map_location as a function is not supported: pass a device, or a dict of devices")
+    if str(wanted) == "cpu":
+        return None
+    torch = _tensors.need_torch(name)
+    device = torch.device(wanted)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise Invalid(f"{name} was saved from {tag}, and this machine has no such device: pass map_location='cpu'")
+    return None if device.type == "cpu" else device
+
+
+def array_dtype(text: str, name: str) -> Any:
+    """The NumPy dtype of that text, if its bytes are all there is to it."""
+    import numpy
+
+    try:
+        dtype = numpy.dtype(text)
+    except TypeError:
+        raise Damaged(f"{name} has the NumPy dtype {text!r}, which is none") from None
+    if dtype.hasobject or dtype.names is not None:
+        raise Damaged(f"{name} has the NumPy dtype {text!r}, whose bytes cannot be read back")
+    return dtype
+
+
+def address_of(target: Any) -> int:
+    numpy = _tensors.loaded_numpy()
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        return int(target.__array_interface__["data"][0])
+    return int(target.data_ptr())
+
+
+def strides_of(target: Any) -> Any:
+    """Strides in elements (for a NumPy dtype without a name of neve's: of its bytes)."""
+    numpy = _tensors.loaded_numpy()
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        described = _tensors.describe_array(target)
+        return None if described is None else described[2]
+    return tuple(target.stride())
+
+
+def direct_strides(target: Any, logical: Logical) -> Optional[Any]:
+    """The strides by which bytes can be put right into the target's memory, or None when they need a copy."""
+    if touched_shape(logical.shape, logical.strides) != logical.shape:
+        return None   # saved expanded: what is stored is less than what the target holds
+    numpy = _tensors.loaded_numpy()
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        if not target.flags.writeable or not target.flags.aligned:
+            return None
+    elif target.device.type != "cpu" or target.is_conj() or target.is_neg():
+        return None
+    strides = strides_of(target)
+    if strides is None or _tensors.has_overlap(logical.shape, strides):
+        return None
+    return strides
+
+
+def copy_into(target: Any, source: Any) -> None:
+    """Copies values; one side may be torch's and the other NumPy's."""
+    numpy = _tensors.loaded_numpy()
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        values = source.numpy() if not isinstance(source, numpy.ndarray) else source
+        numpy.copyto(target, values, casting="no")
+        return
+    torch = _tensors.need_torch("the target")
+    if numpy is not None and isinstance(source, numpy.ndarray):
+        source = torch.from_numpy(source)
+    with torch.no_grad():
+        target.detach().copy_(source)
+
+
+class Builder:
+    """Makes the objects of a saved tree; its tensors come from a `Tensors` that has read them."""
+
+    def __init__(self, tensors: Tensors, weights_only: bool = True) -> None:
+        self._tensors = tensors
+        self._objects: Dict[int, Any] = {}
+        self._resolve = _values.known_class if weights_only else _values.importing_class
+
+    def build(self, node: Optional[Saved]) -> Any:
+        """The object of one place."""
+        if isinstance(node, SavedTensor):
+            return self._tensor(node)
+        if isinstance(node, SavedDict):
+            return self._dict(node)
+        if isinstance(node, (SavedValue, SavedBlob)):
+            return node.value
+        if isinstance(node, SavedList):
+            return self.sequence(node, [self.build(child) for child in node.children])
+        if isinstance(node, SavedReference):
+            return self._tensor(node.target)
+        if isinstance(node, SavedComposite):
+            return self._composite(node)
+        if isinstance(node, SavedMeta):
+            return self._meta(node)
+        return None
+
+    def _tensor(self, node: SavedTensor) -> Any:
+        made = self._objects.get(node.index)
+        if made is None:
+            made = self._tensors.result(node)
+            if not self._tensors.has_target(node):
+                made = self._dressed(made, node.extra)
+                if node.attributes is not None:
+                    vars(made).update(self.build(node.attributes))
+            self._objects[node.index] = made
+        return made
+
+    @staticmethod
+    def _dressed(tensor: Any, extra: Dict[str, Any]) -> Any:
+        if "param" in extra:
+            torch = _tensors.need_torch("the checkpoint")
+            return torch.nn.Parameter(tensor, requires_grad=bool(extra.get("grad")))
+        if "grad" in extra:
+            tensor.requires_grad_(True)
+        return tensor
+
+    def _meta(self, node: SavedMeta) -> Any:
+        torch = _tensors.need_torch(node.name)
+        extra = node.extra
+        dtype = getattr(torch, str(extra["dt"]), None)
+        if not isinstance(dtype, torch.dtype):
+            raise UnsupportedOnLoad(f"{node.name} has dtype {extra['dt']!r}, which torch {torch.__version__} does not have")
+        return self._dressed(torch.empty_strided(extra["sh"], extra["st"], dtype=dtype, device="meta"), extra)
+
+    def _dict(self, node: SavedDict) -> Any:
+        made: Any
+        if node.kind == "O":
+            made = OrderedDict()
+        elif node.kind.startswith("D:"):
+            made = defaultdict(_FACTORIES[node.kind[2:]])
+        else:
+            made = {}
+        for key, child in zip(node.keys, node.children):
+            made[key] = self.build(child)
+        if node.attributes is not None and node.kind == "O":
+            vars(made).update(self.build(node.attributes))
+        return made
+
+    def sequence(self, node: SavedList, items: List[Any]) -> Any:
+        """A list, tuple or namedtuple of the node's kind."""
+        if node.kind == "tuple":
+            return tuple(items)
+        if node.kind.startswith("n:"):
+            kind = self._resolve(node.kind[2:])
+            if not _values.is_namedtuple(kind):
+                raise UnsupportedOnLoad(f"{node.name}: {node.kind[2:]} is no namedtuple here")
+            return _values.make_instance(kind, tuple(items))
+        return items
+
+    def _composite(self, node: SavedComposite) -> Any:
+        kind = node.kind
+        parts = [self.build(child) for child in node.children]
+        if kind in SPARSE_PARTS:
+            return self._sparse(node, parts)
+        if kind == "state":
+            return parts[0]
+        if kind == "dataclass":
+            made = self._resolve(node.head["q"])
+            try:
+                return _values.make_instance(made, parts[0])
+            except UnsupportedOnLoad as error:
+                raise UnsupportedOnLoad(f"{node.name}: {error}") from None
+        return make_generator(node, parts[0])
+
+    def _sparse(self, node: SavedComposite, parts: List[Any]) -> Any:
+        torch = _tensors.need_torch(node.name)
+        try:
+            if node.kind == "coo":
+                coalesced = bool(node.head.get("co"))
+                made = torch.sparse_coo_tensor(*parts, node.head["sh"], check_invariants=True, is_coalesced=coalesced)
+            else:
+                layout = getattr(torch, "sparse_" + node.kind)
+                made = torch.sparse_compressed_tensor(*parts, node.head["sh"], layout=layout, check_invariants=True)
+        except RuntimeError as error:
+            raise Damaged(f"{node.name} is no sparse tensor: {error}") from None
+        return self._dressed(made, node.head)
+
+
+def make_generator(node: SavedComposite, state: Any) -> Any:
+    """A random generator in the saved state."""
+    made: Any
+    if node.kind == "generator":
+        torch = _tensors.need_torch(node.name)
+        device = str(node.head.get("dev", "cpu"))
+        made = torch.Generator(device if device == "cpu" or torch.cuda.is_available() else "cpu")
+    else:
+        import numpy
+
+        if node.kind == "RandomState":
+            made = numpy.random.RandomState()
+        elif node.kind == "Generator" and node.head.get("q") in BIT_GENERATORS:
+            made = numpy.random.Generator(getattr(numpy.random, node.head["q"])())
+        else:
+            raise Unsupported(f"{node.name} is of a kind this version does not know: {node.kind!r}")
+    set_generator(made, state)
+    return made
+
+
+def set_generator(generator: Any, state: Any) -> None:
+    """Puts a generator into a saved state."""
+    if type(generator).__module__.startswith("torch"):
+        torch = _tensors.need_torch("the generator")
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)

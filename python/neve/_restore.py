@@ -1,0 +1,86 @@
+"""One restore from an open image: into new objects, or into a state that exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Sequence, Union
+
+from . import _names
+from ._bind import Binder, mismatch
+from ._image import Image
+from ._rebuild import Builder, Tensors
+from ._saved import SavedState, Select
+from .errors import Error
+
+
+@dataclass
+class Found:
+    """What `Checkpointer.restore` found.
+
+    state: the target itself when `into` was a dict, list or object; else the restored state.
+    sources: bytes read, by tier.
+    missing, unexpected: dotted names that did not fit, with strict=False.
+    """
+
+    step: int
+    state: Any
+    sources: Dict[str, int] = field(default_factory=dict)
+    missing: List[str] = field(default_factory=list)
+    unexpected: List[str] = field(default_factory=list)
+    save_id: str = ""
+    tags: Dict[str, Any] = field(default_factory=dict)
+
+
+class Restoration:
+    """Reads an image into objects. After an error `written` names the tensors of the target that were touched."""
+
+    def __init__(self, image: Image, what: str, include: Union[None, str, Sequence[str]] = None, map_location: Any = None,
+                 weights_only: bool = True) -> None:
+        self._what = what
+        patterns = [include] if isinstance(include, str) else include
+        self._select: Select = None if patterns is None else _names.glob_filter(patterns)
+        self._image = image
+        self._saved = SavedState(image, self._select, weights_only)
+        self._tensors = Tensors(image, map_location)
+        self._builder = Builder(self._tensors, weights_only)
+        self.missing: List[str] = []
+        self.unexpected: List[str] = []
+        self.touching = False   # the target is being changed
+
+    @property
+    def written(self) -> List[str]:
+        """Names of the target's tensors that were touched."""
+        return self._tensors.written
+
+    def fresh(self) -> Any:
+        """The saved state in memory of its own."""
+        self._tensors.want_all(self._saved.root)
+        self._tensors.read()
+        return self._builder.build(self._saved.root)
+
+    def into(self, target: Any, strict: bool) -> Any:
+        """Fills the target. :class:`neve.Invalid` lists what does not fit before anything is written."""
+        root = self._saved.root
+        if root is None:
+            return target
+        binder = Binder(self._image.header, self._tensors, self._builder, self._select)
+        step = binder.bind(root, target)
+        error = mismatch(binder, self._what)
+        if error is not None and strict:
+            raise error
+        names = [text.split(":", 1)[0] for text in binder.different]
+        self.missing = binder.missing + names
+        self.unexpected = binder.unexpected + names
+        self._tensors.read()
+        self.touching = True
+        return step()
+
+
+def explain_written(error: BaseException, written: List[str]) -> str:
+    """What a failed restore in place leaves behind; added to the message of an error of neve."""
+    shown = ", ".join(written[:20]) + (f" and {len(written) - 20} more" if len(written) > 20 else "")
+    text = f"the restore failed after these tensors of the target were written: {shown or 'none'}"
+    if isinstance(error, Error):
+        error.message += f" ({text}; the target is not usable, and the next save is refused, until a restore succeeds)"
+        error.args = (error.message,)
+    return text

@@ -1,0 +1,269 @@
+"""What an image holds, as a tree of small objects: parsed from `neve.tree` and the values, nothing of the tensors read yet."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional
+
+from . import _names, _values
+from ._image import Header, Image, Logical, read_blobs
+from .errors import Damaged, Unsupported, UnsupportedOnLoad
+
+Select = Optional[Callable[[str], bool]]
+
+
+class Saved:
+    """Base: one place of the saved state. `name` is its dotted name."""
+
+    __slots__ = ("name",)
+    name: str
+
+
+class SavedTensor(Saved):
+    """A tensor: its place among the image's, and what its node says."""
+
+    __slots__ = ("index", "extra", "attributes")
+
+    def __init__(self, name: str, index: int, extra: Dict[str, Any], attributes: Optional[Saved] = None) -> None:
+        self.name, self.index, self.extra, self.attributes = name, index, extra, attributes
+
+
+class SavedMeta(Saved):
+    """A tensor on the meta device."""
+
+    __slots__ = ("extra",)
+
+    def __init__(self, name: str, extra: Dict[str, Any]) -> None:
+        self.name, self.extra = name, extra
+
+
+class SavedReference(Saved):
+    """The same object that another name holds."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, name: str, target: SavedTensor) -> None:
+        self.name, self.target = name, target
+
+
+class SavedValue(Saved):
+    """A subtree without tensors, decoded."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+
+class SavedBlob(Saved):
+    """A long value or an opaque object, before the blob is read."""
+
+    __slots__ = ("number", "kind", "value")
+
+    def __init__(self, name: str, number: int, kind: Optional[str]) -> None:
+        self.name, self.number, self.kind = name, number, kind
+        self.value: Any = None
+
+
+class SavedDict(Saved):
+    __slots__ = ("keys", "children", "kind", "attributes")
+
+    def __init__(self, name: str, keys: List[Any], children: List[Saved], kind: str, attributes: Optional[Saved]) -> None:
+        self.name, self.keys, self.children, self.kind, self.attributes = name, keys, children, kind, attributes
+
+
+class SavedList(Saved):
+    __slots__ = ("children", "kind")
+
+    def __init__(self, name: str, children: List[Saved], kind: str) -> None:
+        self.name, self.children, self.kind = name, children, kind
+
+
+class SavedComposite(Saved):
+    """What is made of parts: sparse tensors, objects with state, dataclasses, generators."""
+
+    __slots__ = ("kind", "head", "children")
+
+    def __init__(self, name: str, kind: str, head: Dict[str, Any], children: List[Saved]) -> None:
+        self.name, self.kind, self.head, self.children = name, kind, head, children
+
+
+class SavedState:
+    """The saved tree of an image. Places that `select` refuses are left out of dicts, and None in lists."""
+
+    def __init__(self, image: Image, select: Select = None, weights_only: bool = True) -> None:
+        self.header: Header = image.header
+        self._select = select
+        self._resolve = _values.known_class if weights_only else _values.importing_class
+        self._tensors: List[Logical] = self.header.tensors
+        self._next = 0
+        self._by_name: Dict[str, SavedTensor] = {}
+        self._blobs: List[SavedBlob] = []
+        self._decoder = _values.Decoder(self.header.values, self._resolve)
+        if self.header.root is None:
+            self.root: Optional[Saved] = self._flat()
+        else:
+            try:
+                self.root = self._parse(self.header.root, "")
+            except RecursionError:
+                raise Damaged("neve.tree is nested too deep") from None
+            except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+                if isinstance(error, (Damaged, Unsupported)):
+                    raise
+                raise Damaged(f"neve.tree cannot be read: {type(error).__name__}: {error}") from None
+            if self._next != len(self._tensors) or not self._decoder.at_end:
+                raise Damaged("neve.tree does not account for all that the image holds")
+        self._load_blobs(image, weights_only)
+
+    # ---- Parsing ----
+
+    def _flat(self) -> Saved:
+        """A file without a tree: a dict of its names, or the C API's flat state."""
+        keys: List[Any] = []
+        children: List[Saved] = []
+        for index, tensor in enumerate(self._tensors):
+            if self._select is None or self._select(tensor.name):
+                keys.append(tensor.name)
+                children.append(SavedTensor(tensor.name, index, {}))
+        return SavedDict("", keys, children, "", None)
+
+    def _take(self, name: str, extra: Dict[str, Any], attributes: Optional[Saved] = None) -> Optional[Saved]:
+        index = self._next
+        self._next += 1
+        tensor = SavedTensor(name, index, extra, attributes)
+        self._by_name[self._tensors[index].name] = tensor
+        return tensor if self._wanted(name) else None
+
+    def _wanted(self, name: str) -> bool:
+        return self._select is None or self._select(name)
+
+    def _parse(self, node: Any, name: str) -> Optional[Saved]:
+        if node == "v":
+            value = self._decoder.next()
+            return SavedValue(name, value) if self._wanted(name) else None
+        if type(node) is int:
+            return self._take(name or _names.ROOT_NAME, {})
+        if type(node) is not dict:
+            raise Damaged(f"neve.tree has {node!r} where a node was expected")
+        if "d" in node:
+            return self._parse_dict(node, name)
+        if "l" in node:
+            return self._parse_list(node, name)
+        if "T" in node:
+            return self._parse_tensor(node, name or _names.ROOT_NAME)
+        if "r" in node:
+            reference = SavedReference(name, self._by_name[node["r"]])
+            return reference if self._wanted(name) else None
+        if "b" in node:
+            blob = SavedBlob(name, int(node["b"]), node.get("q"))
+            if not self._wanted(name):
+                return None
+            self._blobs.append(blob)
+            return blob
+        if "o" in node:
+            return self._parse_composite(node, name)
+        raise Unsupported(f"neve.tree has a node of a kind this version does not know: {sorted(node)}")
+
+    def _parse_tensor(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
+        if node.get("meta"):
+            return SavedMeta(name, node) if self._wanted(name) else None
+        tensor = self._take(name, node)
+        if "py" in node:
+            outer, self._select = self._select, None
+            attributes = self._parse(node["py"], _names.join(name, "~py"))
+            self._select = outer
+            if isinstance(tensor, SavedTensor):
+                tensor.attributes = attributes
+        return tensor
+
+    def _parse_dict(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
+        attributes = self._parse(node["a"], _names.join(name, "~a")) if "a" in node else None
+        keys: List[Any] = []
+        children: List[Saved] = []
+        prefix_length = len(name) + 1 if name else 0
+        for item in node["d"]:
+            if type(item) is int:
+                for _ in range(item):
+                    full = self._tensors[self._next].name
+                    child = self._take(full, {})
+                    if child is not None:
+                        component = full[prefix_length:]
+                        keys.append(component if component[:1] != "~" else _names.unescape(component, self._resolve))
+                        children.append(child)
+            else:
+                component, content = item
+                parsed = self._parse(content, _names.join(name, component))
+                if parsed is not None:
+                    keys.append(_names.unescape(component, self._resolve))
+                    children.append(parsed)
+        if not children and self._select is not None and node["d"]:
+            return None
+        return SavedDict(name, keys, children, node.get("t", ""), attributes)
+
+    def _parse_list(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
+        children: List[Saved] = []
+        count = left_out = 0
+        for item in node["l"]:
+            for _ in range(item if type(item) is int else 1):
+                child = self._parse(1 if type(item) is int else item, _names.join(name, str(count)))
+                if child is None:
+                    left_out += 1
+                    child = SavedValue(_names.join(name, str(count)), None)
+                children.append(child)
+                count += 1
+        if left_out and left_out == count:
+            return None
+        return SavedList(name, children, node.get("t", ""))
+
+    def _parse_composite(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
+        from ._template import SPARSE_PARTS
+
+        kind = node["o"]
+        children = []
+        if kind in SPARSE_PARTS:
+            outer, self._select = self._select, None
+            for part, child in zip(SPARSE_PARTS[kind], node["c"]):
+                children.append(self._parse(child, _names.join(name or _names.ROOT_NAME, part)))
+            self._select = outer
+            if not self._wanted(name or _names.ROOT_NAME):
+                return None
+        else:
+            children = [self._parse(child, name) for child in node["c"]]
+        kept = [child for child in children if child is not None]
+        if len(kept) != len(children):
+            return None
+        return SavedComposite(name, kind, node, kept)
+
+    # ---- Blobs ----
+
+    def _load_blobs(self, image: Image, weights_only: bool) -> None:
+        opaque = [blob for blob in self._blobs if blob.kind is not None]
+        if opaque and weights_only:
+            shown = ", ".join(f"{blob.name} ({blob.kind})" for blob in opaque[:8])
+            raise UnsupportedOnLoad(
+                f"the checkpoint holds pickled objects, which could run code when loaded: {shown}. Pass weights_only=False "
+                "if you trust it, or include= to leave them out")
+        payloads = read_blobs(image, [blob.number for blob in self._blobs])
+        for blob in self._blobs:
+            blob.value = self._decode_blob(blob, payloads[blob.number], weights_only)
+
+    def _decode_blob(self, blob: SavedBlob, payload: bytes, weights_only: bool) -> Any:
+        kind, content = payload[:1], payload[1:]
+        try:
+            if kind == b"y":
+                return content
+            if kind == b"s":
+                return content.decode("utf-8", "surrogatepass")
+            if kind == b"v":
+                return _values.decode(content.decode("ascii"), self._resolve)
+        except UnicodeDecodeError as error:
+            raise Damaged(f"blob {blob.number} ({blob.name}) is malformed: {error}") from None
+        if kind == b"p":
+            if weights_only:
+                raise UnsupportedOnLoad(f"{blob.name} is a pickled object: pass weights_only=False if you trust it")
+            import pickle
+
+            try:
+                return pickle.loads(content)
+            except Exception as error:  # whatever a class's own unpickling raises
+                raise UnsupportedOnLoad(f"{blob.name} ({blob.kind}) could not be unpickled: {error}") from error
+        raise Damaged(f"blob {blob.number} ({blob.name}) is of unknown kind {kind!r}")

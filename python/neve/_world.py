@@ -1,0 +1,37 @@
+"""Which rank of how many this process is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Mapping, Optional, Tuple
+
+from .errors import Invalid, Unsupported
+
+# What launchers set; a value above 1 says that other ranks exist.
+LAUNCHER_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def find_world(rank: Optional[int], world: Optional[int], environment: Mapping[str, str] = os.environ) -> Tuple[int, int]:
+    """(rank, world): as given, as torch.distributed says when it is initialised, else 0 of 1."""
+    if (rank is None) != (world is None):
+        raise Invalid("pass both rank= and world=, or neither")
+    if rank is None or world is None:
+        rank, world = _found(environment)
+    if world < 1 or not 0 <= rank < world:
+        raise Invalid(f"rank {rank} of world {world} does not exist: 0 <= rank < world")
+    if world > 1:
+        raise Unsupported(f"a job of {world} ranks is not supported by this version: world must be 1")
+    return rank, world
+
+
+def _found(environment: Mapping[str, str]) -> Tuple[int, int]:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    for variable in LAUNCHER_VARIABLES:
+        text = environment.get(variable, "")
+        if text.isdigit() and int(text) > 1:
+            raise Invalid(f"{variable} is {text}, but torch.distributed is not initialised: "
+                          "initialise torch.distributed first, or pass rank= and world=")
+    return 0, 1

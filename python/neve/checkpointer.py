@@ -1,0 +1,418 @@
+"""The Checkpointer: saves a training state without holding training up, and brings it back."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import operator
+import os
+import threading
+import weakref
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from urllib.parse import quote
+
+from . import _abi, _waiting
+from ._describe import Capture, Describer
+from ._image import Image
+from ._library import call, call_json, library
+from ._restore import Found, Restoration, explain_written
+from ._waiting import Slices, interruptible
+from ._world import find_world
+from .errors import Closed, Damaged, DataLoss, Error, Invalid, NotFound, Timeout, Unsupported
+from .ticket import Ticket
+
+_log = logging.getLogger("neve")
+
+STEP_LIMIT = 10**12
+EXIT_DEADLINE_S = 600.0   # what an interpreter's exit waits for at most
+_PREPARE_ANSWER_S = 2.0   # how long prepare() waits for a refusal before it goes on in the background
+
+Tier = Union[str, Mapping[str, Any]]
+
+
+class Save(int):
+    """One save as :meth:`Checkpointer.steps` lists it: its step number, with what `neve ls --json` says of it as attributes."""
+
+    job: str
+    save_id: str
+    complete: bool
+    tiers: Dict[str, Dict[str, Any]]
+    missing_ranks: List[int]
+    bytes: int
+    time: float
+    tags: Dict[str, Any]
+    pinned: bool
+
+    def __new__(cls, description: Mapping[str, Any]) -> "Save":
+        made = super().__new__(cls, description["step"])
+        vars(made).update(description)
+        return made
+
+    @property
+    def step(self) -> int:
+        """The step number, as a plain int."""
+        return int(self)
+
+
+class Checkpointer:
+    """Saves states of one job, and restores them.
+
+        ckpt = neve.Checkpointer("runs/gpt")
+        ticket = ckpt.save(step, {"model": model, "optimizer": optimizer})   # returns once the state is captured
+        found = ckpt.restore(into={"model": model, "optimizer": optimizer})  # newest complete save
+
+    folder: the job folder; steps lie directly inside. With `tiers` it only names the job.
+    tiers: tier strings such as ``"ram:?slots=3"`` and ``"file:/nvme/ckpt?every=10&keep=3"``, or dicts
+        ``{"tier": "file", "place": "/nvme/ckpt", "every": 10}``. Default: RAM, and files in the job folder.
+    job: the job's name; default the last part of `folder`.
+    rank, world: default as torch.distributed says when it is initialised, else 0 of 1.
+    on_full: when no RAM slot is free, ``"wait"`` for one, ``"skip"`` this save, or ``"replace"`` the oldest waiting one.
+    grace: seconds given to SIGTERM, in which the newest captured save is written out; None installs no handler.
+    incarnation: which life of the job this is; default found.
+
+    Nothing is created before the first ``prepare`` or ``save``. Use it as a context manager, or call ``close``; at the
+    interpreter's exit an open one is closed. May be used from several threads.
+    """
+
+    def __init__(self, folder: Union[str, "os.PathLike[str]"], tiers: Optional[Iterable[Tier]] = None, *,
+                 job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, on_full: str = "wait",
+                 grace: Optional[float] = None, replicated: bool = False, incarnation: Optional[int] = None,
+                 group: Optional[str] = None) -> None:
+        if replicated or group is not None:
+            raise Unsupported("replicated= and group= are for jobs of many ranks, which this version does not support")
+        if on_full not in _abi.ON_FULL:
+            raise Invalid(f"on_full is {on_full!r}: use 'wait', 'skip' or 'replace'")
+        if isinstance(tiers, (str, bytes, Mapping)):
+            raise Invalid("tiers is a list of tier strings or dicts")
+        if grace is not None and not grace > 0:
+            raise Invalid(f"grace is {grace!r}: a number of seconds above 0, or None")
+        rank, world = find_world(rank, world)
+        texts = [tier_text(tier).encode("utf-8") for tier in tiers or ()]
+        options = _abi.Options.new(
+            folder=os.fsencode(os.path.abspath(os.fspath(folder))),
+            job=None if job is None else job.encode("utf-8"),
+            tiers=(ctypes.c_char_p * len(texts))(*texts) if texts else None,
+            tier_count=len(texts), rank=rank, world=world, on_full=_abi.ON_FULL[on_full],
+            incarnation=-1 if incarnation is None else incarnation, grace_s=grace or 0.0)
+        self._pid = os.getpid()
+        self._folder = os.fspath(folder)
+        self._engine = ctypes.c_void_p()
+        self._lock = threading.RLock()
+        self._describer = Describer()
+        self._preparing: Optional[threading.Thread] = None
+        self._refused = ""       # why saves are refused: a restore in place that failed
+        self._told_of_device = False
+        self._last_step: Optional[int] = None
+        call("neve_engine_open", ctypes.byref(options), ctypes.byref(self._engine))
+        finalizer = weakref.finalize(self, _destroy_engine, self._engine, self._pid)
+        finalizer.atexit = False
+        _waiting.finish_at_exit(self)
+
+    def __repr__(self) -> str:
+        return f"<neve.Checkpointer {self._folder!r}{'' if self._engine else ' closed'}>"
+
+    def __enter__(self) -> "Checkpointer":
+        self._check()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._engine:
+            self.close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise Invalid("this Checkpointer belongs to the parent process: open another in a forked child")
+        if not self._engine:
+            raise Closed("the Checkpointer is closed")
+
+    # ---- Saving ----
+
+    def save(self, step: int, state: Any, fence: Any = None, tags: Optional[Mapping[str, Any]] = None,
+             to: Union[None, str, Sequence[str]] = None) -> Ticket:
+        """Captures the state and returns; the rest happens in the background. After it the state may be changed.
+
+        fence: an optimizer, or a list of them, before whose next step a device's tensors must be captured (a host state always
+            is when this returns).
+        tags: a flat dict of numbers, strings and booleans, shown by ``steps()`` and used by ``best=``.
+        to: only these tiers, due whatever their cadence.
+
+        Raises only for misuse by this very call: :class:`neve.Invalid`, :class:`neve.Unsupported` (a leaf that cannot be
+        saved, by its path). All else goes to the ticket, ``health()``, the log, and ``close()``.
+        """
+        self._check()
+        number = _step_number(step)
+        if self._refused:
+            raise Invalid(f"this save is refused: {self._refused}; restore first")
+        tags_json = _tags_json(tags)
+        tiers = _tier_names(to, "to")
+        with self._lock:
+            capture = self._describer.capture(state, stacklevel=2)
+            self._tell_of_device(capture)
+            handle = ctypes.c_void_p()
+            request = capture.request(step=number, tags_json=tags_json, to=tiers)
+
+            def attempt(left: float) -> None:
+                request.slot_timeout_s = left
+                call("neve_engine_save", self._engine, ctypes.byref(request), ctypes.byref(handle))
+
+            Slices(None).run(attempt)
+            self._last_step = number
+        return Ticket(handle, number)
+
+    def prepare(self, state: Any) -> None:
+        """Makes and prefaults the slots for such a state, so that the first ``save`` is as quick as the others.
+
+        Goes on in the background. Raises :class:`neve.Exhausted` with the numbers when memory does not suffice; should that
+        turn out late, it is logged and ``health()`` says it.
+        """
+        self._check()
+        self._join_preparing()
+        capture = self._describer.capture(state, stacklevel=2)
+        outcome: List[BaseException] = []
+        late = threading.Event()
+
+        def work() -> None:
+            try:
+                request = capture.request(step=0)
+                call("neve_engine_prepare", self._engine, ctypes.byref(request))
+            except Error as error:
+                outcome.append(error)
+                if late.is_set():
+                    _log.warning("prepare failed: %s", error)
+
+        thread = threading.Thread(target=work, name="neve-prepare", daemon=True)
+        self._preparing = thread
+        thread.start()
+        thread.join(_PREPARE_ANSWER_S)
+        late.set()
+        if not thread.is_alive():
+            self._preparing = None
+            if outcome:
+                raise outcome[0]
+
+    def _join_preparing(self) -> None:
+        thread = self._preparing
+        while thread is not None and thread.is_alive():
+            thread.join(_waiting.SLICE_S)
+        self._preparing = None
+
+    def _tell_of_device(self, capture: Capture) -> None:
+        if capture.structure.off_host and not self._told_of_device:
+            self._told_of_device = True
+            _log.warning("tensors on a device are copied to the host inside save(); this version does not overlap that copy")
+
+    # ---- Restoring ----
+
+    def restore(self, step: Optional[int] = None, into: Any = None, include: Union[None, str, Sequence[str]] = None,
+                map_location: Any = None, strict: bool = True, fallback: bool = False,
+                allow_missing: Union[str, Sequence[str]] = (), atomic: bool = False, weights_only: bool = True) -> Found:
+        """Brings back the newest complete save, each byte verified, from the nearest tier that has it.
+
+        step: that step's newest save instead.
+        into: a state of the same shape: tensors and arrays are filled in place, numbers and strings replaced inside their dict
+            or list, objects get ``load_state_dict``, what a dict or list lacks is added. What does not fit is listed by
+            :class:`neve.Invalid` before anything is written.
+        include: glob patterns over dotted names, such as ``"model.*"``: only these.
+        map_location: a device for tensors, or a dict of devices, when there is no target.
+        strict: False lists what does not fit in ``found.missing`` and ``found.unexpected`` instead.
+        fallback: True takes the next older save when this one is damaged.
+        allow_missing: names of tiers that may be unreachable.
+        atomic: True verifies all of it before the target is touched.
+        weights_only: False also loads pickled objects, which can run code.
+
+        Raises :class:`neve.NotFound` when there is nothing to restore, :class:`neve.DataLoss` or :class:`neve.Damaged` when
+        there is nothing whole, :class:`neve.Unavailable` when a tier could not be listed.
+        """
+        self._check()
+        wanted = None if step is None else _step_number(step)
+        tiers = _tier_names(allow_missing, "allow_missing")
+        first: Optional[Error] = None
+        before: Optional[Tuple[int, int]] = None
+        while True:
+            try:
+                image = self._find(wanted, before, tiers)
+            except (NotFound, DataLoss) as error:
+                if first is not None:
+                    raise first from error
+                raise
+            try:
+                description = image.describe()
+                return self._restore_image(image, description, into, include, map_location, strict, atomic, weights_only)
+            except (DataLoss, Damaged) as error:
+                if not fallback:
+                    raise
+                first = first or error
+                before = _parse_save_id(str(description["save_id"]))
+                wanted = None
+                _log.warning("save %s of step %s is not whole, taking the next older: %s", description["save_id"],
+                             description["step"], error)
+            finally:
+                image.close()
+
+    def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes]) -> Image:
+        request = _abi.FindRequest.new(step=-1 if step is None else step, allow_missing=tiers)
+        if before is not None:
+            request.before_incarnation, request.before_sequence = before
+        handle = ctypes.c_void_p()
+        interruptible(lambda: call("neve_engine_find", self._engine, ctypes.byref(request), ctypes.byref(handle)))
+        return Image(handle)
+
+    def _restore_image(self, image: Image, description: Dict[str, Any], into: Any, include: Any, map_location: Any,
+                       strict: bool, atomic: bool, weights_only: bool) -> Found:
+        step = int(description["step"])
+        if atomic:
+            interruptible(image.verify)
+        restoration = Restoration(image, f"the save of step {step}", include, map_location, weights_only)
+        if into is None:
+            state = restoration.fresh()
+        else:
+            with self._lock:
+                try:
+                    state = restoration.into(into, strict)
+                except BaseException as error:
+                    if restoration.written or restoration.touching:
+                        self._refused = explain_written(error, restoration.written)
+                    raise
+        self._refused = ""
+        return Found(step=step, state=state, sources=dict(image.describe().get("sources", {})),
+                     missing=restoration.missing, unexpected=restoration.unexpected,
+                     save_id=str(description.get("save_id", "")), tags=dict(description.get("tags") or {}))
+
+    # ---- Looking around ----
+
+    def steps(self) -> List[Save]:
+        """Every save that any tier lists, newest first, complete or not (see ``Save.complete``)."""
+        self._check()
+        listing = interruptible(lambda: call_json("neve_engine_steps", self._engine))
+        return [Save(description) for description in listing["saves"]]
+
+    def latest(self) -> Optional[Save]:
+        """The newest complete save, or None."""
+        return next((save for save in self.steps() if save.complete), None)
+
+    def pin(self, step: int) -> None:
+        """Keeps the step's saves from retention and ``neve gc``."""
+        self._check()
+        call("neve_engine_pin", self._engine, _step_number(step), 1)
+
+    def unpin(self, step: int) -> None:
+        """Gives the step back to retention."""
+        self._check()
+        call("neve_engine_pin", self._engine, _step_number(step), 0)
+
+    def health(self) -> Dict[str, Any]:
+        """What is in flight, which tiers are degraded and why, and since when."""
+        self._check()
+        health: Dict[str, Any] = call_json("neve_engine_health", self._engine)
+        if self._refused:
+            health["saves_refused"] = self._refused
+        return health
+
+    def drain(self, deadline: Optional[float] = None) -> None:
+        """Waits until nothing is in flight; :class:`neve.Timeout` names what is waited for after `deadline` seconds."""
+        self._check()
+        Slices(deadline).run(lambda left: call("neve_engine_drain", self._engine, left))
+
+    def close(self, final: bool = True, deadline: Optional[float] = None) -> None:
+        """Finishes what is in flight within the deadline (seconds; None: as long as the tiers' own timeouts), then ends.
+
+        final: True also writes the newest save in RAM to each durable tier that lacks it, whatever the cadence.
+        Raises the first error of any background work, once. Closing twice is fine.
+        """
+        if os.getpid() != self._pid or not self._engine:
+            return
+        self._join_preparing()
+        with self._lock:
+            engine = ctypes.c_void_p(self._engine.value)
+            self._engine.value = None
+            _waiting.forget(self)
+            limit = -1.0 if deadline is None else float(deadline)
+            interruptible(lambda: call("neve_engine_close", ctypes.byref(engine), 1 if final else 0, limit))
+
+    def finish_at_exit(self) -> None:
+        """Called when the interpreter leaves while this is open."""
+        if os.getpid() != self._pid or not self._engine:
+            return
+        try:
+            call("neve_engine_drain", self._engine, 0.0)
+        except Timeout:
+            _waiting.notice(f"finishing the save of step {self._last_step} in {self._folder} before the exit")
+        except Error:
+            pass   # close reports it
+        self.close(final=True, deadline=EXIT_DEADLINE_S)
+
+
+def tier_text(tier: Tier) -> str:
+    """A tier string, as given or from a dict ``{"tier": "file", "place": "/nvme/ckpt", "every": 10}``."""
+    if isinstance(tier, str):
+        return tier
+    if not isinstance(tier, Mapping):
+        raise Invalid(f"{tier!r} is no tier: use a string such as 'file:/nvme/ckpt?every=10', or a dict")
+    options = dict(tier)
+    kind = options.pop("tier", None)
+    if not isinstance(kind, str):
+        raise Invalid(f"{dict(tier)!r} does not say which tier it is: add 'tier': 'file', say")
+    place = os.fspath(options.pop("place", ""))
+    text = f"{kind}:{quote(place, safe='/')}"
+    if options:
+        text += "?" + "&".join(f"{key}={quote(str(value), safe=':/')}" for key, value in options.items())
+    return text
+
+
+def _step_number(step: Any) -> int:
+    if isinstance(step, bool):
+        raise Invalid(f"{step!r} is no step")
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise Invalid(f"{step!r} is no step: pass an int") from None
+    if not 0 <= number < STEP_LIMIT:
+        raise Invalid(f"step {number} is out of bounds: 0 <= step < 10^12")
+    return number
+
+
+def _tier_names(names: Union[None, str, Sequence[str]], argument: str) -> Optional[bytes]:
+    if names is None:
+        return None
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed:
+        if argument == "to":
+            raise Invalid("to=[] names no tier: leave it out, or name one")
+        return None
+    for name in listed:
+        if not isinstance(name, str) or not name or "," in name:
+            raise Invalid(f"{argument}: {name!r} is no tier name")
+    return ",".join(listed).encode("utf-8")
+
+
+def _tags_json(tags: Optional[Mapping[str, Any]]) -> Optional[bytes]:
+    if not tags:
+        return None
+    plain: Dict[str, Any] = {}
+    for key, value in tags.items():
+        if not isinstance(key, str):
+            raise Invalid(f"the tag {key!r} is not named by a string")
+        if not isinstance(value, (bool, int, float, str)) and callable(getattr(value, "item", None)):
+            try:
+                value = value.item()   # a NumPy scalar or a tensor of one element
+            except (ValueError, RuntimeError):
+                pass
+        if type(value) not in (bool, int, float, str):
+            raise Invalid(f"the tag {key!r} is a {type(value).__name__}: tags are numbers, strings and booleans")
+        plain[key] = value
+    try:
+        return json.dumps(plain, allow_nan=False, ensure_ascii=True).encode("ascii")
+    except ValueError:
+        raise Invalid("a tag is NaN or infinite, which cannot be written") from None
+
+
+def _parse_save_id(text: str) -> Tuple[int, int]:
+    incarnation, _, sequence = text.partition(".")
+    return int(incarnation[1:]), int(sequence[1:])
+
+
+def _destroy_engine(engine: ctypes.c_void_p, pid: int) -> None:
+    """What a Checkpointer dropped without close leaves to do: what is in flight is finished, slots stay."""
+    if engine.value and os.getpid() == pid:
+        library().neve_engine_destroy(ctypes.byref(engine))
