@@ -25,8 +25,11 @@ enum class CrashKind {
   kUnsyncedLost,     // only what was synced is there
   kNamesOnly,        // all names made it, contents that were not synced are zeros of the right size
   kTorn,             // all names made it; of each block that was not synced, old or new by chance
-  kSomeNames,        // names up to a random earlier operation made it beside the synced ones; contents as kTorn
+  kEarlierNames,     // names are those of a random earlier operation, or synced since; contents as kTorn
+  kAnyNames,         // each name that was not synced is the old or the new one by chance; contents as kTorn
 };
+inline constexpr CrashKind kCrashKinds[] = {CrashKind::kUnsyncedLost, CrashKind::kNamesOnly, CrashKind::kTorn,
+                                            CrashKind::kEarlierNames, CrashKind::kAnyNames};
 
 class RecordingDisk : public os::IoHooks {
  public:
@@ -73,14 +76,22 @@ class RecordingDisk : public os::IoHooks {
   // Makes, in the empty folder `target`, what a crash after the first `count` operations leaves.
   void Crash(size_t count, CrashKind kind, uint64_t seed, const std::string& target) const {
     std::mt19937_64 random(seed);
-    const size_t names_until = kind == CrashKind::kSomeNames ? random() % (count + 1) : 0;
+    const size_t names_until = kind == CrashKind::kEarlierNames ? random() % (count + 1) : 0;
     Names live, durable;
     for (size_t i = 0; i < count; ++i) {
       Apply(operations_[i], &live, &durable);
-      // Names are durable as they are now; what is removed later than this is kept, as a lost unlink would be.
-      if (kind == CrashKind::kSomeNames && i + 1 == names_until) durable = live;
+      if (i + 1 == names_until) durable = live;
     }
-    const Names& names = kind == CrashKind::kUnsyncedLost || kind == CrashKind::kSomeNames ? durable : live;
+    Names names = kind == CrashKind::kNamesOnly || kind == CrashKind::kTorn ? live : durable;
+    if (kind == CrashKind::kAnyNames) {
+      Names all = live;
+      all.insert(durable.begin(), durable.end());
+      for (const auto& [path, node] : all) {
+        if (random() % 2 == 0) continue;   // as it was
+        if (const auto found = live.find(path); found == live.end()) names.erase(path);
+        else names[path] = found->second;
+      }
+    }
     for (const auto& [path, node] : names) {   // parents sort before what is in them
       const std::string to = target + path;
       if (!std::filesystem::is_directory(std::filesystem::path(to).parent_path())) continue;   // lost with its folder
