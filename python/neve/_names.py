@@ -50,7 +50,7 @@ def escape(key: Any) -> str:
             # Raw surrogates, not \\u escapes: a JSON reader would join two lone ones to one character.
             text = json.dumps(key, ensure_ascii=False)
             return "~j" + base64_text(text.encode("utf-8", "surrogatepass"))
-        return "~" + key if key[0] == "~" else key
+        return f"~{key}" if key[0] == "~" else str(key)
     if kind is int:
         return "~i" + _values.int_text(key)
     if kind is bool:
@@ -58,7 +58,7 @@ def escape(key: Any) -> str:
     if key is None:
         return "~n"
     if kind is float and key == key:
-        return "~d" + key.hex()
+        return f"~d{key.hex()}"
     if kind is bytes:
         return "~y" + base64_text(key)
     return "~p" + base64_text(_values.encode(key).encode("ascii"))

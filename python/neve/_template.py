@@ -344,7 +344,12 @@ class Sequence(Template):
         self.all_plain = all(child.is_plain for child in children)
 
     def match(self, thing: Any, found: Collected) -> None:
-        if type(thing) is not self.kind or len(thing) != len(self.children):
+        if type(thing) is not self.kind:
+            raise Changed
+        self._match_items(thing, found)
+
+    def _match_items(self, thing: Any, found: Collected) -> None:
+        if len(thing) != len(self.children):
             raise Changed
         if self.all_plain:
             found.torch.extend(thing)

@@ -232,8 +232,8 @@ def describe_array(array: Any) -> Optional[Tuple[DType, Shape, Shape, Optional[s
 def is_storable_array(array: Any) -> bool:
     """Whether an array's bytes are all there is to it: no object, no fields, a dtype that NumPy itself can name."""
     dtype = array.dtype
-    return not dtype.hasobject and dtype.names is None and dtype.subdtype is None and dtype.kind in "biufcSUMm" and dtype.itemsize > 0 \
-        and type(dtype).__module__.startswith("numpy")
+    plain = not dtype.hasobject and dtype.names is None and dtype.subdtype is None and dtype.itemsize > 0
+    return plain and dtype.kind in "biufcSUMm" and type(dtype).__module__.startswith("numpy")
 
 
 def host_copies(tensors: Sequence[Any]) -> Tuple[Sequence[int], Any]:

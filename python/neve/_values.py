@@ -234,7 +234,8 @@ def encode(value: Any) -> str:
 
 # ---- Decoding ----
 
-_TOKEN = re.compile(r"'([^'\"\\]*)'|i(-?[0-9]+);|d([^;]{1,40});|x([0-9a-f]{16});|([sy])([A-Za-z0-9_=-]*);|([ntf])|Y([A-Za-z0-9_=-]*);")
+_TOKEN = re.compile(
+    r"'([^'\"\\]*)'|i(-?[0-9]+);|d([^;]{1,40});|x([0-9a-f]{16});|([sy])([A-Za-z0-9_=-]*);|([ntf])|Y([A-Za-z0-9_=-]*);")
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _CONSTANT = {"n": None, "t": True, "f": False}
 
@@ -262,7 +263,7 @@ class Decoder:
             return self._read()
         except RecursionError:
             raise self._damaged("nested too deep") from None
-        except (ValueError, OverflowError, TypeError, AttributeError, IndexError, struct.error) as error:
+        except (ValueError, OverflowError, TypeError, AttributeError, IndexError, RuntimeError, struct.error) as error:
             if isinstance(error, (Damaged, UnsupportedOnLoad)):
                 raise
             raise self._damaged(str(error)) from None
@@ -434,7 +435,8 @@ def make_instance(kind: type, content: Any) -> Any:
     if is_namedtuple(kind) and type(content) is tuple:
         if len(content) != len(kind._fields):  # type: ignore[attr-defined]
             raise UnsupportedOnLoad(f"the namedtuple {name} has other fields here than in the checkpoint")
-        return tuple.__new__(kind, content)
+        made: Any = kind
+        return tuple.__new__(made, content)
     if dataclasses.is_dataclass(kind) and type(content) is dict:
         known = {field.name for field in dataclasses.fields(kind)}
         if not content.keys() <= known:

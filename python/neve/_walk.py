@@ -193,7 +193,7 @@ class Walker:
     # ---- Tensors ----
 
     def _visit_torch(self, tensor: Any, path: Path, name: str) -> Template:
-        torch = self.torch
+        torch: Any = self.torch
         kind = type(tensor)
         is_parameter = kind is torch.nn.Parameter
         if kind is not torch.Tensor and not is_parameter:
