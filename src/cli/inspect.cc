@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "cli/inspect_file.h"
+#include "cli/inspect_tree.h"
+#include "cli/text.h"
+#include "cli/verbs.h"
+#include "format/layout.h"
+#include "neve/places.h"
+
+namespace neve::cli {
+namespace {
+
+using format::HeaderTensor;
+using format::LogicalTensor;
+
+// What is asked of each tensor, joined from the header and the tree.
+struct Shown {
+  const LogicalTensor* logical;
+  const HeaderTensor* stored;
+  uint64_t bytes;      // as stored; an alias has none of its own
+  uint64_t offset;     // in the file
+};
+
+std::vector<Shown> Join(const InspectedFile& file) {
+  std::map<std::string_view, const HeaderTensor*> by_name;
+  for (const HeaderTensor& tensor : file.header.tensors) by_name[tensor.name] = &tensor;
+  std::vector<Shown> shown;
+  for (const LogicalTensor& logical : file.tensors) {
+    const auto stored = by_name.find(logical.stored);
+    if (stored == by_name.end()) continue;   // LogicalTensors refuses that
+    shown.push_back({&logical, stored->second, logical.alias ? 0 : stored->second->bytes,
+                     stored->second->offset + (logical.alias ? logical.byte_offset : 0)});
+  }
+  return shown;
+}
+
+bool IsOurs(const InspectedFile& file) { return file.header.FindMetadata(format::kFormatKey) != nullptr; }
+
+Json TensorJson(const InspectedFile& file, const Shown& shown) {
+  Json json;
+  json["name"] = shown.logical->name;
+  json["dtype"] = std::string(Name(shown.logical->dtype));
+  json["shape"] = shown.logical->shape;
+  json["strides"] = shown.logical->strides;
+  json["bytes"] = shown.bytes;
+  json["file"] = file.path;
+  json["offset"] = shown.offset;
+  json["alias_of"] = shown.logical->alias ? Json(shown.logical->stored) : Json(nullptr);
+  json["piece"] = nullptr;
+  return json;
+}
+
+Json MetadataJson(const InspectedFile& file) {
+  Json json = Json::object();
+  for (const auto& [key, value] : file.header.metadata) {
+    const size_t end = value.find_last_not_of(' ');   // values stand padded to their capacity
+    json[key] = key == format::kValuesKey ? value.substr(0, end == std::string::npos ? 0 : end + 1) : value;
+  }
+  return json;
+}
+
+std::string Heading(const InspectedFile& file, const Console& console) {
+  std::string text = console.Styled(Escaped(file.path), Style::kBold) + "\n";
+  if (file.record.has_value()) {
+    const format::CommitRecord& record = *file.record;
+    text += absl::StrFormat("  job %s, step %d, save %s, rank %d of %d, %s ago", Escaped(record.job), record.key.step,
+                            record.key.save.ToString(), record.key.rank, record.key.world,
+                            HumanAge(console.WallSeconds() - record.time));
+    for (const auto& [name, value] : record.tags) text += absl::StrFormat(", %s=%s", Escaped(name), HumanTag(value));
+    text += "\n";
+  }
+  text += absl::StrFormat("  %s, %s; %s, header of %s\n", IsOurs(file) ? "image of neve" : "safetensors",
+                          Counted(file.tensors.size(), "tensor"), HumanBytes(file.header.file_bytes),
+                          HumanBytes(file.header.header_bytes));
+  return text;
+}
+
+std::string TensorTable(const std::vector<Shown>& tensors, const Console& console) {
+  const size_t name_width = std::max<size_t>(24, console.columns() > 48 ? console.columns() - 48 : 0);
+  std::vector<std::vector<std::string>> rows;
+  if (!tensors.empty()) rows.push_back({"NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET"});
+  for (const Shown& shown : tensors) {
+    const LogicalTensor& logical = *shown.logical;
+    const std::string name = Escaped(logical.name);
+    rows.push_back({console.out_is_terminal() ? Shortened(name, name_width) : name, std::string(Name(logical.dtype)),
+                    HumanShape(logical.shape), logical.alias ? "alias" : HumanBytes(shown.bytes),
+                    logical.alias ? "= " + Escaped(logical.stored) : std::to_string(shown.offset)});
+  }
+  return Table(rows, {3});
+}
+
+std::string MetadataText(const InspectedFile& file, const Console& console) {
+  std::string text;
+  for (const auto& [key, value] : file.header.metadata) {
+    if (key.rfind("neve.", 0) == 0) continue;   // shown by the tree
+    const std::string shown = Escaped(value);
+    text += absl::StrFormat("  %s: %s\n", Escaped(key), console.out_is_terminal() ? Shortened(shown, 200) : shown);
+  }
+  return text.empty() ? text : "metadata\n" + text;
+}
+
+// Everything asked of all places, gathered for the one JSON document.
+struct Gathered {
+  std::string kind;
+  Json files = Json::array(), tensors = Json::array(), objects = Json::array(), trees = Json::array();
+  Json metadata = Json::object(), notes = Json::array();
+  uint64_t total_bytes = 0;
+};
+
+absl::Status InspectOne(Console& console, const std::string& path, const InspectOptions& options, Gathered* all) {
+  NEVE_ASSIGN_OR_RETURN(const InspectedFile file, InspectFile(path, options.lenient));
+  NEVE_ASSIGN_OR_RETURN(const InspectedTree tree, ReadTree(file));
+  const std::vector<Shown> tensors = Join(file);
+  std::set<std::string_view> counted;
+  for (const Shown& shown : tensors) {
+    if (counted.insert(shown.stored->name).second) all->total_bytes += shown.stored->bytes;
+  }
+  for (const std::string& note : file.notes) {
+    console.Note(note);
+    all->notes.push_back(note);
+  }
+  if (console.json) {
+    all->files.push_back(path);
+    for (const Shown& shown : tensors) all->tensors.push_back(TensorJson(file, shown));
+    for (const OpaqueLeaf& object : tree.objects) {
+      all->objects.push_back({{"path", object.path}, {"type", object.type}, {"callable", nullptr}});
+    }
+    all->trees.push_back(tree.json);
+    if (all->metadata.empty()) all->metadata = MetadataJson(file);
+    all->kind += all->kind.empty() ? (IsOurs(file) ? "neve-image" : "safetensors") : "";
+  }
+  if (console.quiet) return absl::OkStatus();
+  console.Out(Heading(file, console));
+  if (options.tree && !tree.json.is_null()) {
+    for (const std::string& line : tree.lines) console.Out(line + "\n");
+  } else {
+    console.Out(TensorTable(tensors, console));
+    if (!tree.json.is_null()) console.Out("(--tree shows the nesting with all values)\n");
+  }
+  for (const OpaqueLeaf& object : tree.objects) {
+    console.Out(absl::StrFormat("object %s: a pickled %s, not opened\n", Escaped(object.path), Escaped(object.type)));
+  }
+  console.Out(MetadataText(file, console));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunInspect(Console& console, const std::vector<std::string>& places, const InspectOptions& options) {
+  int code = 0;
+  Gathered all;
+  for (const std::string& place : places) {
+    absl::StatusOr<InspectedPlace> found = FindFiles(place, options.step);
+    if (!found.ok()) {
+      console.Error(found.status());
+      code = std::max(code, ExitCodeOf(found.status()));
+      continue;
+    }
+    for (const std::string& note : found->notes) {
+      console.Note(note);
+      all.notes.push_back(note);
+    }
+    if (found->kind == "step") all.kind = "neve-step";
+    for (const std::string& path : found->files) {
+      if (absl::Status status = InspectOne(console, path, options, &all); !status.ok()) {
+        console.Error(status);
+        code = std::max(code, ExitCodeOf(status));
+      }
+    }
+  }
+  if (console.json) {
+    Json document;
+    document["kind"] = all.kind.empty() ? Json(nullptr) : Json(all.kind);
+    document["files"] = std::move(all.files);
+    document["tensors"] = std::move(all.tensors);
+    document["objects"] = std::move(all.objects);
+    // One file has one tree; the ranks of a save have one each, in the order of the files.
+    document["tree"] = all.trees.empty() ? Json(nullptr) : all.trees.size() == 1 ? all.trees[0] : std::move(all.trees);
+    document["metadata"] = std::move(all.metadata);
+    document["total_bytes"] = all.total_bytes;
+    document["notes"] = std::move(all.notes);
+    console.Document(document);
+  }
+  return code;
+}
+
+}  // namespace neve::cli

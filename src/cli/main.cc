@@ -1,0 +1,164 @@
+// The command `neve`: reads the arguments, runs one verb, returns the exit code of docs/operations.md.
+#include <CLI/CLI.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error/status.h"
+#include "cli/console.h"
+#include "cli/verbs.h"
+#include "neve/engine.h"
+
+namespace neve::cli {
+namespace {
+
+constexpr int kUsage = 2;
+
+constexpr const char* kPlaces = R"(
+PLACE is a file, a folder (a save, a job, or a root of jobs), file:PATH or ram:[JOB].
+)";
+constexpr const char* kExits = R"(
+Exit code, the greatest met: 0 done, 1 data differs from its digest, 2 wrong usage, 3 not a
+checkpoint or a kind that cannot be read, 4 truncated or malformed, 5 could not be reached.
+)";
+
+// Everything the arguments may say. Verbs take what is theirs.
+struct Arguments {
+  std::vector<std::string> places;
+  int64_t step = -1;
+  bool tree = false, lenient = false, dry_run = false, adopt = false;
+  std::string to;
+  int64_t keep = -1;
+};
+
+CLI::App* AddVerb(CLI::App& app, Console* console, const std::string& name, const std::string& does, const std::string& examples) {
+  CLI::App* verb = app.add_subcommand(name, does);
+  verb->footer(kPlaces + std::string("\nExamples:\n") + examples + kExits);
+  verb->add_flag("--json", console->json, "one JSON document on stdout; text for people goes to stderr");
+  verb->add_flag("-q,--quiet", console->quiet, "print nothing but errors and the JSON document");
+  return verb;
+}
+
+void AddPlaces(CLI::App* verb, Arguments* arguments) {
+  verb->add_option("PLACE", arguments->places, "where to look")->required();
+}
+
+void AddStep(CLI::App* verb, Arguments* arguments, const std::string& what) {
+  verb->add_option("--step", arguments->step, what)->check(CLI::Range(int64_t{0}, static_cast<int64_t>(kStepLimit) - 1));
+}
+
+int Run(CLI::App& app, Console& console, Arguments& arguments) {
+  const CLI::App* verb = app.get_subcommands().front();
+  const std::string& name = verb->get_name();
+  if (name == "ls") return RunLs(console, arguments.places);
+  if (name == "inspect") {
+    return RunInspect(console, arguments.places, {arguments.step, arguments.tree, arguments.lenient});
+  }
+  if (name == "verify") return RunVerify(console, arguments.places, arguments.step);
+  if (name == "recover") return RunRecover(console, arguments.places, {arguments.to, arguments.dry_run, arguments.adopt});
+  if (name == "gc") {
+    const std::optional<uint64_t> keep =
+        arguments.keep < 0 ? std::nullopt : std::optional<uint64_t>(static_cast<uint64_t>(arguments.keep));
+    return RunGc(console, arguments.places, keep, arguments.dry_run);
+  }
+  if (name == "doctor") return RunDoctor(console);
+  console.Error(Unsupported("`neve " + name + "` is not in this version"));
+  return kUsage;
+}
+
+void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
+  CLI::App* ls = AddVerb(app, console, "ls", "list saves, complete or not: tiers, size, age",
+                         "  neve ls runs/gpt\n  neve ls ram:\n  neve ls --json /nvme/ckpt | jq '.saves[0].step'\n");
+  AddPlaces(ls, arguments);
+
+  CLI::App* inspect = AddVerb(app, console, "inspect", "show what is inside: tensors, tree, objects; runs nothing",
+                              "  neve inspect runs/gpt                  the newest complete save\n"
+                              "  neve inspect runs/gpt --step 1000 --tree\n  neve inspect model.safetensors --json\n");
+  AddPlaces(inspect, arguments);
+  AddStep(inspect, arguments, "of a job folder: this step's newest save, instead of the newest complete one");
+  inspect->add_flag("--tree", arguments->tree, "the nesting with all values, instead of a list of tensors");
+  inspect->add_flag("--lenient", arguments->lenient, "read past what is merely untidy (trailing bytes), with a note");
+
+  CLI::App* verify = AddVerb(app, console, "verify", "check every digest and every structural rule",
+                             "  neve verify runs/gpt\n  neve verify runs/gpt --step 1000 --json\n  neve verify ram:gpt\n");
+  AddPlaces(verify, arguments);
+  AddStep(verify, arguments, "only saves of this step");
+
+  CLI::App* recover = AddVerb(app, console, "recover", "persist what a killed job left in RAM",
+                              "  neve recover ram:                      list only\n  neve recover runs/gpt --dry-run\n"
+                              "  neve recover runs/gpt\n  neve recover ram:gpt --to /nvme/ckpt\n");
+  AddPlaces(recover, arguments);
+  recover->add_option("--to", arguments->to, "for ram:[JOB]: the job folder, or the root of job folders, to persist in");
+  recover->add_flag("--adopt", arguments->adopt, "also images of another job of that name (another uid)");
+  recover->add_flag("-n,--dry-run", arguments->dry_run, "say what would be persisted");
+
+  CLI::App* gc = AddVerb(app, console, "gc", "apply retention, remove leftovers, free RAM of dead jobs",
+                         "  neve gc --dry-run runs/gpt\n  neve gc runs/gpt --keep 3\n  neve gc ram:\n");
+  AddPlaces(gc, arguments);
+  gc->add_option("--keep", arguments->keep, "keep this many newest complete saves; pinned ones stay besides")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  gc->add_flag("-n,--dry-run", arguments->dry_run, "say what would be removed");
+
+  AddVerb(app, console, "doctor", "what works on this machine, and why not",
+          "  neve doctor\n  cd /nvme/ckpt && neve doctor            O_DIRECT is tried in the current folder\n");
+
+  for (const char* later : {"diff", "stats", "convert", "cp", "agent", "status", "bench", "plan"}) {
+    CLI::App* verb = app.add_subcommand(later, "not in this version");
+    verb->prefix_command();   // whatever follows is taken, and refused with the verb
+    verb->group("");
+  }
+}
+
+int Main(int argc, char** argv) {
+  Console console;
+  Arguments arguments;
+  CLI::App app("neve: look at checkpoints, verify them, recover what a killed job left in RAM.", "neve");
+  app.footer(kPlaces + std::string("`neve VERB -h` shows the options of a verb, with examples.\n"
+                                   "Not in this version: diff, stats, convert, cp, agent, status, bench, plan.\n") + kExits);
+  app.set_version_flag("--version", "neve " + std::string(Version()));
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  AddVerbs(app, &console, &arguments);
+  for (CLI::App* verb : app.get_subcommands({})) verb->set_version_flag("--version", "neve " + std::string(Version()));
+  if (argc == 1) {
+    console.quiet = false;
+    console.Out(app.help());
+    console.Flush().IgnoreError();   // the exit code says usage either way
+    return kUsage;
+  }
+  int code = 0;
+  try {
+    app.parse(argc, argv);
+    code = Run(app, console, arguments);
+  } catch (const CLI::Success& success) {   // help and version
+    console.json = console.quiet = false;
+    console.Out(dynamic_cast<const CLI::CallForVersion*>(&success) != nullptr ? std::string(success.what()) + "\n"
+                                                                             : app.help());
+  } catch (const CLI::ParseError& error) {
+    console.Error(Invalid(error.what()));
+    code = kUsage;
+  }
+  if (absl::Status status = console.Flush(); !status.ok()) {
+    console.Error(status);
+    code = std::max(code, ExitCodeOf(status));
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace neve::cli
+
+int main(int argc, char** argv) {
+  try {
+    return neve::cli::Main(argc, argv);
+  } catch (const std::exception& error) {   // out of memory, most likely
+    const std::string text = std::string("neve: ") + error.what() + "\n";
+    if (::write(2, text.data(), text.size()) < 0) return 5;
+    return 5;
+  }
+}

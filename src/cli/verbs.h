@@ -1,0 +1,43 @@
+// The verbs of the command. Each prints its answer and returns the exit code; what is in a place is found by the library
+// (neve/places.h), what is in a file by the format.
+#ifndef NEVE_CLI_VERBS_H_
+#define NEVE_CLI_VERBS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/console.h"
+
+namespace neve::cli {
+
+// 0 done; 1 data differs from its digest; 2 wrong usage; 3 not a checkpoint, or a kind that cannot be read; 4 truncated or
+// malformed; 5 could not be reached. The greatest one met is the command's.
+int ExitCodeOf(const absl::Status& status);
+
+int RunLs(Console& console, const std::vector<std::string>& places);
+
+struct InspectOptions {
+  int64_t step = -1;      // of a job folder; < 0: the newest complete save
+  bool tree = false;
+  bool lenient = false;   // read past what is merely untidy, with a note
+};
+int RunInspect(Console& console, const std::vector<std::string>& places, const InspectOptions& options);
+
+int RunVerify(Console& console, const std::vector<std::string>& places, int64_t step);
+
+struct RecoverArguments {
+  std::string to;
+  bool dry_run = false;
+  bool adopt = false;
+};
+int RunRecover(Console& console, const std::vector<std::string>& places, const RecoverArguments& arguments);
+
+int RunGc(Console& console, const std::vector<std::string>& places, std::optional<uint64_t> keep, bool dry_run);
+int RunDoctor(Console& console);
+
+}  // namespace neve::cli
+
+#endif  // NEVE_CLI_VERBS_H_
