@@ -1,16 +1,9 @@
-"""The console script `neve` of an installed package: hands over to the compiled command beside this file."""
+"""The console script `neve` of an installed package: hands over to the compiled command in it."""
 
-import os
 import sys
-from pathlib import Path
+
+from neve import __main__
 
 
 def main() -> None:
-    command = Path(__file__).parent / "bin" / "neve"
-    if not command.exists():
-        sys.exit(f"neve: {command} is not there: this package was not built with its command (reinstall it, or use ./dev neve)")
-    os.execv(command, [str(command), *sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    main()
+    sys.exit(__main__.main(sys.argv[1:]))
