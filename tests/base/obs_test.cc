@@ -89,7 +89,9 @@ TEST_F(LogTest, SinkMayBeReplacedWhileOthersLog) {
 TEST_F(LogTest, LevelComesFromTheEnvironment) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<std::pair<const char*, std::string>> cases = {
-      {"debug", "DIWE"}, {"info", "IWE"}, {"warning", "WE"}, {"error", "E"}, {"off", ""}, {"nonsense", "WE"}, {nullptr, "WE"}};
+      {"debug", "DIWE"}, {"info", "IWE"}, {"warning", "WE"},  {"error", "E"},
+      {"off", ""},       {nullptr, "WE"}, {"nonsense", "WE"},
+  };
   for (const auto& [value, enabled] : cases) {
     EXPECT_EXIT(
         {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -41,7 +42,9 @@ class FolderTest : public ::testing::Test {
 // Installed while it lives. `before` decides; every call is recorded.
 class ScriptedHooks : public IoHooks {
  public:
-  explicit ScriptedHooks(std::function<CallVerdict(const CallInfo&)> before) : before_(std::move(before)) { SetIoHooks(this); }
+  explicit ScriptedHooks(std::function<CallVerdict(const CallInfo&)> before) : before_(std::move(before)) {
+    SetIoHooks(this);
+  }
   ScriptedHooks() : ScriptedHooks([](const CallInfo&) { return CallVerdict{}; }) {}
   ~ScriptedHooks() override { SetIoHooks(nullptr); }
 

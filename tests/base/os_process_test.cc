@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <string>
@@ -35,7 +36,9 @@ class Child {
       [[maybe_unused]] const ssize_t written = ::write(report_[1], &self, sizeof(self));
       while (true) ::pause();
     }
-    EXPECT_EQ(::read(report_[0], &id, sizeof(id)), static_cast<ssize_t>(sizeof(id)));
+    char bytes[sizeof(id)];
+    EXPECT_EQ(::read(report_[0], bytes, sizeof(bytes)), static_cast<ssize_t>(sizeof(bytes)));
+    std::memcpy(&id, bytes, sizeof(id));
   }
   ~Child() {
     Kill();

@@ -80,7 +80,9 @@ TEST_F(Syscalls, ShortReadsAreContinued) {
 
 TEST_F(Syscalls, InterruptedCallsAreRepeated) {
   int interruptions = 0;
-  ScriptedHooks hooks([&](const CallInfo&) { return CallVerdict{.error_number = ++interruptions % 2 == 1 ? EINTR : 0}; });
+  ScriptedHooks hooks([&](const CallInfo&) {
+    return CallVerdict{.error_number = ++interruptions % 2 == 1 ? EINTR : 0};
+  });
   const File file = Make("f", "0123456789");
   EXPECT_EQ(Read(file, 0, 10), "0123456789");
   EXPECT_TRUE(Fsync(file).ok());
@@ -186,7 +188,9 @@ TEST_F(Syscalls, WriteAtAnImpossibleOffsetIsExhausted) {
 
 TEST_F(Syscalls, FailedSyncsAreReported) {
   const File file = Make("f");
-  ScriptedHooks hooks([](const CallInfo& info) { return CallVerdict{.error_number = info.call == Call::kFsync ? EIO : ENOSPC}; });
+  ScriptedHooks hooks([](const CallInfo& info) {
+    return CallVerdict{.error_number = info.call == Call::kFsync ? EIO : ENOSPC};
+  });
   EXPECT_EQ(ErrnoOf(Fsync(file)), EIO);
   EXPECT_EQ(ErrnoOf(Fdatasync(file)), ENOSPC);
 }
