@@ -4,14 +4,22 @@
 //   - a contiguous innermost run of 1, 2, 4, 8 or 16 bytes becomes the item, so pairs and small vectors move as one;
 //   - a longer contiguous run is copied by memcpy, row after row;
 //   - otherwise, where some other dimension is contiguous in memory, the two are transposed in tiles of one cache line by
-//     one cache line, gathered into the first-level cache first: each line of either side is touched exactly once, whatever
-//     the strides (powers of two would throw lines out of the cache between two touches);
+//     one cache line, put together in the first-level cache first: each line of the target is written whole and each line
+//     of the source read by a few loads in a row, whatever the strides (with powers of two, lines that wait for their next
+//     touch throw each other out of the cache);
 //   - what remains (gaps, edges) is copied item by item.
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "tensor/view.h"
+
+// The loops of a block must be unrolled for its rows to stay in registers; at -O2 gcc does so only when told.
+#if defined(__clang__)
+#define NEVE_UNROLL _Pragma("unroll")
+#else
+#define NEVE_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 namespace neve::tensor {
 namespace {
@@ -54,22 +62,25 @@ inline void Interleave(Vector a, Vector b, Vector* low, Vector* high) {
 
 // Transposes a block of N x N items, N = 16 / kItem, by log2(N) perfect shuffles of its rows.
 template <size_t kItem>
-inline void TransposeBlock(const std::byte* source, size_t source_pitch, std::byte* target, size_t target_pitch) {
+[[gnu::always_inline]] inline void TransposeBlock(const std::byte* source, int64_t source_pitch, std::byte* target,
+                                                  int64_t target_pitch) {
   constexpr size_t kRows = 16 / kItem;
   std::array<Vector, kRows> rows;
-  for (size_t i = 0; i < kRows; ++i) std::memcpy(&rows[i], source + i * source_pitch, 16);
+  NEVE_UNROLL
+  for (size_t i = 0; i < kRows; ++i) std::memcpy(&rows[i], source + static_cast<int64_t>(i) * source_pitch, 16);
   if constexpr (kRows > 1) {
-#pragma GCC unroll 4
+    NEVE_UNROLL
     for (size_t step = 1; step < kRows; step *= 2) {
       std::array<Vector, kRows> next;
-#pragma GCC unroll 16
+      NEVE_UNROLL
       for (size_t i = 0; i < kRows / 2; ++i) {
         Interleave<kItem>(rows[i], rows[i + kRows / 2], &next[2 * i], &next[2 * i + 1]);
       }
       rows = next;
     }
   }
-  for (size_t i = 0; i < kRows; ++i) std::memcpy(target + i * target_pitch, &rows[i], 16);
+  NEVE_UNROLL
+  for (size_t i = 0; i < kRows; ++i) std::memcpy(target + static_cast<int64_t>(i) * target_pitch, &rows[i], 16);
 }
 
 // Transposes a tile of kSpan x kSpan bytes' worth of items: lines of the source are contiguous and `source_stride` apart,
@@ -77,13 +88,12 @@ inline void TransposeBlock(const std::byte* source, size_t source_pitch, std::by
 template <size_t kItem, size_t kSpan>
 inline void TransposeTile(const std::byte* source, int64_t source_stride, std::byte* target, int64_t target_stride) {
   constexpr size_t kLines = kSpan / kItem;
-  alignas(64) std::byte in[kLines * kSpan];
   alignas(64) std::byte out[kLines * kSpan];
-  for (size_t i = 0; i < kLines; ++i) std::memcpy(in + i * kSpan, source + static_cast<int64_t>(i) * source_stride, kSpan);
   constexpr size_t kBlockLines = 16 / kItem;
   for (size_t i = 0; i < kLines; i += kBlockLines) {
     for (size_t j = 0; j < kSpan; j += 16) {
-      TransposeBlock<kItem>(in + i * kSpan + j, kSpan, out + (j / kItem) * kSpan + i * kItem, kSpan);
+      TransposeBlock<kItem>(source + static_cast<int64_t>(i) * source_stride + j, source_stride,
+                            out + (j / kItem) * kSpan + i * kItem, kSpan);
     }
   }
   for (size_t i = 0; i < kLines; ++i) std::memcpy(target + static_cast<int64_t>(i) * target_stride, out + i * kSpan, kSpan);
@@ -107,10 +117,42 @@ void Transpose(const std::byte* source, int64_t source_row, std::byte* target, i
                int64_t columns) {
   constexpr int64_t kLines = kSpan / kItem;
   const int64_t whole_rows = rows / kLines * kLines, whole_columns = columns / kLines * kLines;
-  for (int64_t i = 0; i < whole_rows; i += kLines) {
-    for (int64_t j = 0; j < whole_columns; j += kLines) {
-      TransposeTile<kItem, kSpan>(source + i * source_row + j * static_cast<int64_t>(kItem), source_row,
-                                  target + j * target_column + i * static_cast<int64_t>(kItem), target_column);
+  const auto tile = [&](int64_t i, int64_t j) {
+    TransposeTile<kItem, kSpan>(source + i * source_row + j * static_cast<int64_t>(kItem), source_row,
+                                target + j * target_column + i * static_cast<int64_t>(kItem), target_column);
+  };
+  // The lines of a tile lie in as many pages, which no hardware prefetcher follows.
+  const auto fetch = [&](int64_t i, int64_t j) {
+    if (i >= whole_rows || j >= whole_columns) return;
+    const std::byte* from = source + i * source_row + j * static_cast<int64_t>(kItem);
+    const std::byte* to = target + j * target_column + i * static_cast<int64_t>(kItem);
+    for (int64_t k = 0; k < kLines; ++k) {
+      __builtin_prefetch(from + k * source_row);
+      __builtin_prefetch(to + k * target_column, 1);
+    }
+  };
+  // The sweep goes along the shorter side, in bands, so that the pages that it touches are touched again by the next sweep
+  // while the TLB still knows them.
+  constexpr int64_t kBand = 1024;
+  if (whole_columns <= whole_rows) {
+    for (int64_t band = 0; band < whole_columns; band += kBand) {
+      const int64_t end = std::min(band + kBand, whole_columns);
+      for (int64_t i = 0; i < whole_rows; i += kLines) {
+        for (int64_t j = band; j < end; j += kLines) {
+          j + kLines < end ? fetch(i, j + kLines) : fetch(i + kLines, band);
+          tile(i, j);
+        }
+      }
+    }
+  } else {
+    for (int64_t band = 0; band < whole_rows; band += kBand) {
+      const int64_t end = std::min(band + kBand, whole_rows);
+      for (int64_t j = 0; j < whole_columns; j += kLines) {
+        for (int64_t i = band; i < end; i += kLines) {
+          i + kLines < end ? fetch(i + kLines, j) : fetch(band, j + kLines);
+          tile(i, j);
+        }
+      }
     }
   }
   // The edges: first what is right of the whole tiles, then what is below all of it.
