@@ -59,6 +59,7 @@ class JsonReader {
   absl::Status status() const { return status_; }
   bool ok() const { return status_.ok(); }
   size_t position() const { return position_; }   // in `text`
+  std::string_view Rest() const { return text_.substr(position_); }
   bool Fail(const std::string& what) { return FailAt(position_, what); }
   bool FailAt(size_t position, const std::string& what);
 
