@@ -98,9 +98,15 @@ void IoLoop::Run() {
       ended_ = stopping_ && batch.empty() && ring_->pending() == 0;
       if (ended_) break;
     }
-    for (Task& task : batch) task();
-    // Only an empty batch may wait: a task may have submitted what Poll has yet to hand to the kernel.
-    ring_->Poll(/*wait=*/batch.empty());
+    const bool idle = batch.empty();
+    while (!batch.empty()) {
+      // Taken out first, so that what a task holds (an open file) is let go before the next one runs.
+      const Task task = std::move(batch.front());
+      batch.pop_front();
+      task();
+    }
+    // After tasks it must not wait: they may have posted more, or submitted what Poll has yet to hand to the kernel.
+    ring_->Poll(/*wait=*/idle);
   }
   ring_.reset();
 }

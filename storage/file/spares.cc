@@ -30,19 +30,29 @@ std::optional<SpareName> ParseSpareName(std::string_view name) {
   return spare;
 }
 
-// Renames a file that nobody else has open, mapped or linked; false, and nothing done, when somebody may have.
-bool RenameAlone(const std::string& from, const std::string& to) {
+// A file that nobody else had open, mapped or linked when the lease was granted.
+struct LoneFile {
+  os::File file;
+  WriteLease lease;   // released before the file is closed
+  struct stat status;
+};
+
+absl::StatusOr<LoneFile> OpenAlone(const std::string& path) {
   // Without O_NONBLOCK this open would wait where somebody else has a lease.
-  const absl::StatusOr<os::File> file = os::Open(from, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
-  if (!file.ok()) return false;
-  const absl::StatusOr<WriteLease> lease = WriteLease::Take(*file);
-  if (!lease.ok()) return false;
-  const absl::StatusOr<struct stat> open = os::StatOpen(*file);
-  if (!open.ok() || !S_ISREG(open->st_mode) || open->st_nlink != 1) return false;
-  if (!os::RenameNoReplace(from, to).ok()) return false;
+  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
+  NEVE_ASSIGN_OR_RETURN(WriteLease lease, WriteLease::Take(file));
+  NEVE_ASSIGN_OR_RETURN(const struct stat status, os::StatOpen(file));
+  if (!S_ISREG(status.st_mode) || status.st_nlink != 1) return Unavailable(absl::StrFormat("%s has other names", path));
+  return LoneFile{std::move(file), std::move(lease), status};
+}
+
+// Renames a file that nobody else holds; false, and nothing done, when somebody may.
+bool RenameAlone(const std::string& from, const std::string& to) {
+  const absl::StatusOr<LoneFile> lone = OpenAlone(from);
+  if (!lone.ok() || !os::RenameNoReplace(from, to).ok()) return false;
   // The name may have been given to another file after the open; that one was not looked at.
   const absl::StatusOr<struct stat> moved = os::Stat(to);
-  if (moved.ok() && moved->st_ino == open->st_ino && moved->st_dev == open->st_dev) return true;
+  if (moved.ok() && moved->st_ino == lone->status.st_ino && moved->st_dev == lone->status.st_dev) return true;
   os::Unlink(to).IgnoreError();
   return false;
 }
@@ -62,7 +72,10 @@ bool Spares::Keep(const std::string& path, uint32_t rank) {
   if (taken.size() >= static_cast<size_t>(max_)) return false;
   uint32_t number = 0;
   while (taken.contains(number)) ++number;
-  return RenameAlone(path, os::JoinPath(folder_.SpareFolder(), absl::StrFormat("%u-%u", rank, number)));
+  const std::string spare = os::JoinPath(folder_.SpareFolder(), absl::StrFormat("%u-%u", rank, number));
+  if (!os::RenameNoReplace(path, spare).ok()) return false;
+  if (!OpenAlone(spare).ok()) os::Unlink(spare).IgnoreError();
+  return true;
 }
 
 bool Spares::Take(const ImageKey& key, uint64_t bytes, const std::string& path) {
