@@ -121,13 +121,16 @@ bool Absorb(Operation& operation, int64_t result, absl::StatusOr<uint64_t>* outc
   operation.retries = 0;
   const auto bytes = static_cast<uint64_t>(result);
   if (os::IoHooks* const hooks = os::GetIoHooks(); hooks != nullptr && operation.made) {
-    hooks->After(InfoOf(operation, bytes), operation.kind == Operation::Kind::kWrite ? operation.transfer_memory() : nullptr);
+    const bool shows_bytes = operation.kind == Operation::Kind::kWrite;
+    hooks->After(InfoOf(operation, bytes), shows_bytes ? operation.transfer_memory() : nullptr);
   }
   const uint64_t moved_before = operation.moved;
   operation.moved += bytes;
   const bool is_write = operation.kind == Operation::Kind::kWrite;
-  if (operation.kind == Operation::Kind::kFdatasync || operation.moved == operation.length || (bytes == 0 && !is_write)) {
-    *outcome = operation.moved;   // the last case: end of file
+  const bool is_sync = operation.kind == Operation::Kind::kFdatasync;
+  const bool is_at_end = bytes == 0 && operation.kind == Operation::Kind::kRead;
+  if (is_sync || is_at_end || operation.moved == operation.length) {
+    *outcome = operation.moved;
     return true;
   }
   // A direct transfer that stopped off alignment cannot be continued from there. A read stops so only at the end of the
@@ -142,7 +145,8 @@ bool Absorb(Operation& operation, int64_t result, absl::StatusOr<uint64_t>* outc
     operation.moved -= std::min(operation.moved, excess);
   }
   if (operation.moved <= moved_before) {
-    *outcome = ErrnoStatus(EIO, absl::StrFormat("%s made no progress after %d bytes", Describe(operation), moved_before));
+    *outcome =
+        ErrnoStatus(EIO, absl::StrFormat("%s made no progress after %d bytes", Describe(operation), moved_before));
     return true;
   }
   return false;

@@ -1,4 +1,5 @@
-// One operation of a ring and the rules that both engines share: hooks, short transfers, retries, end of file, messages.
+// One operation of a ring and the rules that both engines share: hooks, short transfers, retries, end of file,
+// messages.
 //
 //   while (true) {
 //     if (Prepare(op, limit, &result)) result = <the kernel moves op.transfer_bytes>;
@@ -16,8 +17,8 @@
 
 namespace neve::ring {
 
-// One transfer moves at most this much; longer operations are continued. It is also the most that the kernel takes in one
-// registered buffer, so a transfer never spans two.
+// One transfer moves at most this much; longer operations are continued. It is also the most that the kernel takes in
+// one registered buffer, so a transfer never spans two.
 inline constexpr uint64_t kTransferBytesMax = uint64_t{1} << 30;
 
 // In a row, for one transfer. A device that says EAGAIN this often is broken, not busy.
@@ -46,8 +47,8 @@ Operation MakeWrite(const os::File& file, uint64_t offset, std::span<const std::
 Operation MakeRead(const os::File& file, uint64_t offset, std::span<std::byte> target, Done done);
 Operation MakeFdatasync(const os::File& file, Done done);
 
-// Sets up the next transfer, of at most `limit` bytes, and asks the hooks. False: nothing goes to the kernel, and `result`
-// is what it would have said.
+// Sets up the next transfer, of at most `limit` bytes, and asks the hooks. False: nothing goes to the kernel, and
+// `result` is what it would have said.
 bool Prepare(Operation& operation, uint64_t limit, int64_t* result);
 
 // Takes what the kernel said (bytes, or -errno). True: the operation is over. False: another transfer is needed.

@@ -41,7 +41,8 @@ absl::StatusOr<std::unique_ptr<Ring>> Ring::Create(const Options& options, std::
     return CreateThreadEngine(options);
   }
   if (!engine.empty() && engine != "uring") {
-    return Invalid(absl::StrFormat("I/O engine \"%s\", asked for by %s, is unknown: use uring or threads", engine, asked_by));
+    return Invalid(
+        absl::StrFormat("I/O engine \"%s\", asked for by %s, is unknown: use uring or threads", engine, asked_by));
   }
   absl::StatusOr<std::unique_ptr<Ring>> uring = CreateProbedUring(options);
   if (uring.ok()) return uring;

@@ -2,16 +2,16 @@
 //
 // Contract
 //   Owner     One thread owns a Ring, the first that calls anything but Create: submissions, regions, Poll and the
-//             destructor are called by it only. Completions run on it, inside Poll (and the destructor); they may submit,
-//             but not Poll. Wake() is the one call any thread may make.
+//             destructor are called by it only. Completions run on it, inside Poll (and the destructor); they may
+//             submit, but not Poll. Wake() is the one call any thread may make.
 //   Memory    Buffers and descriptors are borrowed until the completion ran.
-//   Transfers Short reads and writes are continued inside the engine; a completion reports the whole transfer or an error.
-//             A read that meets end of file completes with the bytes it got.
+//   Transfers Short reads and writes are continued inside the engine; a completion reports the whole transfer or an
+//             error. A read that meets end of file completes with the bytes it got.
 //   Depth     At most options.depth operations are in the kernel at once; more are queued here, in order of submission.
 //   Order     None between operations in flight. Submit an fsync only after the writes it covers have completed.
 //   Cancel    There is none: operations are small and always complete. The destructor waits for those in flight; queued
 //             ones complete with Closed. Every completion runs exactly once.
-//   Errors    Those of ErrnoStatus, naming file, offset and length. EINTR and EAGAIN are retried, a bounded number of times.
+//   Errors    Those of ErrnoStatus, naming file, offset and length. EINTR and EAGAIN are retried, up to a limit.
 //             Unavailable also when the kernel takes no more submissions (a filter that came later); Closed in a forked
 //             child, which inherits no ring and may destroy its copy freely.
 //   Faults    Hooks of base/os/io_hooks.h are asked before each transfer (Call::kPread, kPwrite, kFdatasync): an error
@@ -43,8 +43,8 @@ using Done = std::function<void(absl::StatusOr<uint64_t>)>;
 
 class Ring {
  public:
-  // Fails with Unavailable only when an engine was forced and does not work. `reason` (optional) receives why io_uring was
-  // not chosen, in one line, empty when it was.
+  // Fails with Unavailable only when an engine was forced and does not work, with Invalid for options out of range.
+  // `reason` (optional) receives why io_uring was not chosen, in one line, empty when it was.
   static absl::StatusOr<std::unique_ptr<Ring>> Create(const Options& options, std::string* reason = nullptr);
   virtual ~Ring() = default;
 
@@ -67,8 +67,8 @@ class Ring {
   virtual int pending() const = 0;   // submitted or queued, not completed
 };
 
-// Whether io_uring works here: sets a ring up and writes, syncs and reads through it (in an unlinked file under `folder`).
-// The error says which step was refused and what to do.
+// Whether io_uring works here: sets a ring up and writes, syncs and reads through it, in an unlinked file under
+// `folder` (empty: in memory). The error says which step was refused and what to do.
 absl::Status ProbeUring(const std::string& folder);
 
 }  // namespace neve::ring

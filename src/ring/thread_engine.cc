@@ -1,5 +1,5 @@
-// The fallback engine: a few threads that call pread, pwrite and fdatasync. Same semantics as the io_uring engine, so the
-// same tests run on both; what differs is that operations begin when they are submitted, not at the next Poll.
+// The fallback engine: a few threads that call pread, pwrite and fdatasync. Same semantics as the io_uring engine, so
+// the same tests run on both; what differs is that operations begin when they are submitted, not at the next Poll.
 #include <unistd.h>
 
 #include <algorithm>

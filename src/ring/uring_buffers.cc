@@ -57,8 +57,9 @@ absl::Status UringBuffers::Register(io_uring* ring, std::span<std::byte> region)
   }
   const std::optional<unsigned> first = FreeRun(entries.size());
   if (!first.has_value()) {
-    return Exhausted(absl::StrFormat("register %d bytes with io_uring: all %d buffers of the ring are taken; transfers work "
-                                     "unregistered", region.size(), kBuffersMax));
+    return Exhausted(absl::StrFormat("register %d bytes with io_uring: the %d buffers of the ring are taken; transfers "
+                                     "work unregistered",
+                                     region.size(), kBuffersMax));
   }
   const int updated = Update(ring, *first, entries);
   if (updated != static_cast<int>(entries.size())) {
@@ -67,13 +68,14 @@ absl::Status UringBuffers::Register(io_uring* ring, std::span<std::byte> region)
     return RegistrationFailed(region.size(), updated < 0 ? -updated : ENOMEM);
   }
   const Region added{region, *first, static_cast<unsigned>(entries.size())};
-  regions_.insert(std::find_if(regions_.begin(), regions_.end(), [&](const Region& r) { return r.first > *first; }), added);
+  const auto next = std::ranges::find_if(regions_, [&](const Region& known) { return known.first > added.first; });
+  regions_.insert(next, added);
   return absl::OkStatus();
 }
 
 void UringBuffers::Unregister(io_uring* ring, std::span<std::byte> region) {
-  const auto found =
-      std::find_if(regions_.begin(), regions_.end(), [&](const Region& known) { return SameMemory(known.memory, region); });
+  const auto is_it = [&](const Region& known) { return SameMemory(known.memory, region); };
+  const auto found = std::ranges::find_if(regions_, is_it);
   if (found == regions_.end()) return;
   // The kernel keeps a buffer until the transfers that use it are over. Should it refuse, the entry stays unused.
   Update(ring, found->first, std::vector<iovec>(found->count, iovec{}));

@@ -1,7 +1,8 @@
 // The table of registered memory of one ring: which transfer lies in which registered buffer.
 //
-// The kernel takes at most 1 GiB in one buffer, so a region fills a run of neighbouring entries. The table is made, empty,
-// at the first registration, because a kernel that lacks sparse tables (before 5.19) can still do everything else.
+// The kernel takes at most 1 GiB in one buffer, so a region fills a run of neighbouring entries. The table is made,
+// empty, at the first registration, because a kernel that lacks sparse tables (before 5.19) can still do everything
+// else.
 #ifndef NEVE_RING_URING_BUFFERS_H_
 #define NEVE_RING_URING_BUFFERS_H_
 

@@ -1,11 +1,11 @@
 // The io_uring engine.
 //
-// Operations wait in a queue of our own until one of `depth` places is free; a place has at most one entry in the kernel
-// at a time, so neither the submission nor the completion queue can overflow. A short transfer goes back into the kernel
-// from the same place. Wake() writes to an eventfd that the ring polls beside the operations.
+// Operations wait in a queue of our own until one of `depth` places is free; a place has at most one entry in the
+// kernel at a time, so neither the submission nor the completion queue can overflow. A short transfer goes back into
+// the kernel from the same place. Wake() writes to an eventfd that the ring polls beside the operations.
 //
-// Should the kernel stop taking submissions (a filter that came later), the engine breaks: everything pending and to come
-// completes with that error, and nothing hangs.
+// Should the kernel stop taking submissions (a filter that came later), the engine breaks: everything pending and to
+// come completes with that error, and nothing hangs.
 #include "ring/engines.h"
 
 #if NEVE_HAVE_URING
@@ -122,8 +122,8 @@ void UringEngine::UnregisterRegion(std::span<std::byte> region) {
   if (broken_.ok()) buffers_.Unregister(&ring_, region);
 }
 
-// Operations that the kernel already has cannot be waited for any more either; their memory is handed back all the same,
-// with an error that says nothing of what they did.
+// Operations that the kernel already has cannot be waited for any more either; their memory is handed back all the
+// same, with an error that says nothing of what they did.
 void UringEngine::Break(absl::Status status) {
   broken_ = std::move(status);
   std::vector<bool> is_free(places_.size(), false);
@@ -151,8 +151,8 @@ void UringEngine::StartWaiting() {
   }
 }
 
-// Puts the next transfer of the place into the submission queue. What the hooks refuse is settled here, until a transfer
-// is let through or the operation is over.
+// Puts the next transfer of the place into the submission queue. What the hooks refuse is settled here, until a
+// transfer is let through or the operation is over.
 void UringEngine::Submit(int place) {
   Operation& operation = places_[place];
   std::optional<UringBuffers::Place> buffer;

@@ -17,7 +17,7 @@ absl::Status UringRefused(const char* call, int error_number) {
   switch (error_number) {
     case EPERM:
     case EACCES:
-      advice = "; a container's filter or the sysctl kernel.io_uring_disabled forbids it, allow the io_uring calls there";
+      advice = "; a container's filter or the sysctl kernel.io_uring_disabled forbids it: allow io_uring there";
       break;
     case ENOSYS: advice = "; the kernel is older than 5.6, or a container's filter hides it"; break;
     case ENOMEM: advice = "; raise the limit of locked memory (ulimit -l)"; break;

@@ -10,8 +10,8 @@
 
 namespace neve::ring {
 
-// Single issuer with deferred task work where the kernel has them (6.1), else less. The ring may come out disabled: then
-// EnableUring, called by the thread that will own it, makes it ready.
+// Single issuer with deferred task work where the kernel has them (6.1), else less. The ring may come out disabled:
+// then EnableUring, called by the thread that will own it, makes it ready.
 absl::Status SetUpUring(unsigned entries, io_uring* ring);
 absl::Status EnableUring(io_uring* ring);
 

@@ -42,8 +42,9 @@ class Guarded {
   std::byte* data() { return data_; }
   bool GuardsWhole() const {
     const std::byte* const end = storage_.data() + storage_.size();
-    return std::all_of(storage_.data(), static_cast<const std::byte*>(data_), [](std::byte b) { return b == kGuard; }) &&
-           std::all_of(static_cast<const std::byte*>(data_) + bytes_, end, [](std::byte b) { return b == kGuard; });
+    const std::byte* const data = data_;
+    const auto is_guard = [](std::byte byte) { return byte == kGuard; };
+    return std::all_of(storage_.data(), data, is_guard) && std::all_of(data + bytes_, end, is_guard);
   }
 
  private:
@@ -93,7 +94,8 @@ class DigestTest : public ::testing::TestWithParam<Code> {
       }
       at += piece;
     }
-    ASSERT_EQ(hasher.Finish(), Wanted(source, bytes)) << bytes << " bytes, target offset " << offset << ", seed " << seed;
+    ASSERT_EQ(hasher.Finish(), Wanted(source, bytes))
+        << bytes << " bytes, target offset " << offset << ", seed " << seed;
     ASSERT_EQ(std::memcmp(target.data(), source, bytes), 0) << bytes << " bytes, target offset " << offset;
     ASSERT_TRUE(target.GuardsWhole()) << bytes << " bytes, target offset " << offset;
   }
@@ -109,13 +111,14 @@ class DigestTest : public ::testing::TestWithParam<Code> {
       } else {
         Guarded target(piece, pieces == Pieces::kOne ? offset : random() % 64);
         hasher.CopyTo(target.data(), piece);
-        ASSERT_EQ(std::memcmp(target.data(), source + at, piece), 0) << piece << " bytes at " << at << ", seed " << seed;
+        ASSERT_EQ(std::memcmp(target.data(), source + at, piece), 0) << piece << " bytes at " << at << ", " << seed;
         ASSERT_TRUE(target.GuardsWhole()) << piece << " bytes at " << at << ", seed " << seed;
       }
       at += piece;
       if (pieces != Pieces::kOne && random() % 64 == 0) break;  // the rest is hashed by Finish
     }
-    ASSERT_EQ(hasher.Finish(), Wanted(source, bytes)) << bytes << " bytes, target offset " << offset << ", seed " << seed;
+    ASSERT_EQ(hasher.Finish(), Wanted(source, bytes))
+        << bytes << " bytes, target offset " << offset << ", seed " << seed;
   }
 };
 
@@ -215,7 +218,8 @@ TEST_P(DigestTest, StreamCopyCopiesAtEveryAlignment) {
       for (const uint64_t bytes : {0, 1, 31, 64, 4000}) {
         Guarded target(bytes, target_offset);
         StreamCopy(target.data(), source.data() + source_offset, bytes);
-        ASSERT_EQ(std::memcmp(target.data(), source.data() + source_offset, bytes), 0) << bytes << " at " << target_offset;
+        ASSERT_EQ(std::memcmp(target.data(), source.data() + source_offset, bytes), 0)
+            << bytes << " at " << target_offset;
         ASSERT_TRUE(target.GuardsWhole()) << bytes << " at " << target_offset;
       }
     }

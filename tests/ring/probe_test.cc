@@ -99,30 +99,34 @@ std::string ChoiceUnder(const std::function<bool()>& refuse, const Options& opti
   });
 }
 
-TEST(ProbeTest, MEM_02_SetupThatIsForbiddenGivesThreads) {
-  const std::string choice = ChoiceUnder([] { return Refuse(__NR_io_uring_setup, EPERM); });
-  EXPECT_THAT(choice, HasSubstr("threads | io_uring_setup: Operation not permitted; a container's filter or the sysctl"));
-  EXPECT_TRUE(choice.ends_with(" | ")) << choice;
+// Threads were chosen, the reason is one line that holds `reason`, and the bytes came back. Where io_uring was not
+// built in, that is the reason, whatever the filter.
+void ExpectThreads(const std::string& choice, const std::string& reason) {
+  const bool built_in = !absl::IsUnimplemented(ProbeUring(""));
+  EXPECT_TRUE(choice.starts_with("threads | ")) << choice;
+  EXPECT_THAT(choice, HasSubstr(built_in ? reason : "built without liburing"));
   EXPECT_THAT(choice, Not(HasSubstr("\n")));
+  EXPECT_TRUE(choice.ends_with(" | ")) << choice;
+}
+
+TEST(ProbeTest, MEM_02_SetupThatIsForbiddenGivesThreads) {
+  ExpectThreads(ChoiceUnder([] { return Refuse(__NR_io_uring_setup, EPERM); }),
+                "io_uring_setup: Operation not permitted; a container's filter or the sysctl");
 }
 
 TEST(ProbeTest, MEM_02_SetupThatIsHiddenGivesThreads) {
-  const std::string choice = ChoiceUnder([] { return Refuse(__NR_io_uring_setup, ENOSYS); });
-  EXPECT_THAT(choice, HasSubstr("threads | io_uring_setup: Function not implemented"));
-  EXPECT_TRUE(choice.ends_with(" | ")) << choice;
+  ExpectThreads(ChoiceUnder([] { return Refuse(__NR_io_uring_setup, ENOSYS); }),
+                "io_uring_setup: Function not implemented");
 }
 
 TEST(ProbeTest, MEM_02_EnterThatIsForbiddenThoughSetupWorksGivesThreads) {
-  const std::string choice = ChoiceUnder([] { return Refuse(__NR_io_uring_enter, EPERM); });
-  EXPECT_THAT(choice, HasSubstr("threads | io_uring_"));
-  EXPECT_THAT(choice, HasSubstr("not permitted"));
-  EXPECT_TRUE(choice.ends_with(" | ")) << choice;
+  ExpectThreads(ChoiceUnder([] { return Refuse(__NR_io_uring_enter, EPERM); }),
+                "io_uring_enter: Operation not permitted");
 }
 
 TEST(ProbeTest, MEM_02_RegisterThatIsForbiddenGivesThreads) {
-  const std::string choice = ChoiceUnder([] { return Refuse(__NR_io_uring_register, EPERM); });
-  EXPECT_THAT(choice, HasSubstr("threads | io_uring_"));
-  EXPECT_TRUE(choice.ends_with(" | ")) << choice;
+  ExpectThreads(ChoiceUnder([] { return Refuse(__NR_io_uring_register, EPERM); }),
+                "Operation not permitted");
 }
 
 TEST(ProbeTest, MEM_02_AForcedEngineThatIsForbiddenIsAnError) {
@@ -170,6 +174,9 @@ TEST(ProbeTest, WhatMayNotBeLockedIsTransferredUnregistered) {
 }
 
 TEST(ProbeTest, WithoutDescriptorsThreadsAreChosen) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's runtime needs descriptors of its own";
+#endif
   const std::string result = InChild([]() -> std::string {
     const ::rlimit limit = {3, 3};
     if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "no limit";
@@ -228,12 +235,13 @@ TEST(ProbeTest, TheUserMayForceAnEngineByTheEnvironment) {
     ::setenv("NEVE_IO", "aio", 1);
     return said + " | " + Ring::Create({}).status().ToString();
   });
-  EXPECT_THAT(choice, HasSubstr("threads | the thread engine was asked for by NEVE_IO | INVALID_ARGUMENT: I/O engine \"aio\""));
+  EXPECT_THAT(choice, HasSubstr("threads | the thread engine was asked for by NEVE_IO | "));
+  EXPECT_THAT(choice, HasSubstr("INVALID_ARGUMENT: I/O engine \"aio\", asked for by NEVE_IO"));
 }
 
 TEST(ProbeTest, OptionsOutOfRangeAreInvalid) {
-  for (const Options& options : {Options{.depth = 0}, Options{.depth = 257}, Options{.threads = 0}, Options{.threads = 257},
-                                 Options{.engine = "aio"}}) {
+  for (const Options& options : {Options{.depth = 0}, Options{.depth = 257}, Options{.threads = 0},
+                                 Options{.threads = 257}, Options{.engine = "aio"}}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Ring::Create(options).status()));
   }
 }

@@ -1,157 +1,14 @@
 // What a Ring promises, on both engines.
-#include "ring/ring.h"
-
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <csignal>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <random>
-#include <string>
+#include <cstdlib>
 #include <thread>
-#include <vector>
 
-#include "base/os/io_hooks.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "ring/ring_fixture.h"
 
 namespace neve::ring {
 namespace {
-
-using ::testing::HasSubstr;
-using Bytes = std::vector<std::byte>;
-
-Bytes RandomBytes(uint64_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  Bytes bytes(count);
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
-// Installs itself for its lifetime. `before` decides; the defaults let everything through.
-class Hooks : public os::IoHooks {
- public:
-  Hooks() { os::SetIoHooks(this); }
-  ~Hooks() override { os::SetIoHooks(nullptr); }
-  os::CallVerdict Before(const os::CallInfo& info) override {
-    std::lock_guard lock(mutex_);
-    ++in_kernel_;
-    in_kernel_max = std::max(in_kernel_max, in_kernel_);
-    calls.push_back(info);
-    const os::CallVerdict verdict = before ? before(info) : os::CallVerdict{};
-    if (verdict.error_number != 0) --in_kernel_;
-    return verdict;
-  }
-  void After(const os::CallInfo& info, const void* data) override {
-    std::lock_guard lock(mutex_);
-    --in_kernel_;
-    if (info.call != os::Call::kPwrite) return;
-    const auto* const bytes = static_cast<const std::byte*>(data);
-    written[info.offset] = Bytes(bytes, bytes + info.length);
-  }
-
-  std::function<os::CallVerdict(const os::CallInfo&)> before;
-  std::vector<os::CallInfo> calls;
-  std::map<uint64_t, Bytes> written;   // by offset, from After
-  int in_kernel_max = 0;
-
- private:
-  std::mutex mutex_;
-  int in_kernel_ = 0;
-};
-
-class RingTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "neve-ring-XXXXXX";
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
-    file_ = OpenFile("file", O_RDWR | O_CREAT);
-    ring_ = Create();
-  }
-  void TearDown() override {
-    ring_.reset();
-    for (const std::string& path : paths_) ::unlink(path.c_str());
-    ::rmdir(folder_.c_str());
-  }
-
-  std::unique_ptr<Ring> Create(int depth = 8) {
-    absl::StatusOr<std::unique_ptr<Ring>> ring = Ring::Create({.depth = depth, .engine = GetParam(), .threads = 3});
-    EXPECT_TRUE(ring.ok()) << ring.status();
-    return std::move(ring).value();
-  }
-  os::File OpenFile(const std::string& name, int flags) {
-    paths_.push_back(folder_ + "/" + name);
-    absl::StatusOr<os::File> file = os::Open(paths_.back(), flags);
-    EXPECT_TRUE(file.ok()) << file.status();
-    return std::move(file).value();
-  }
-
-  using Outcome = std::optional<absl::StatusOr<uint64_t>>;
-  static Done Into(Outcome& outcome) {
-    return [&outcome](absl::StatusOr<uint64_t> result) {
-      EXPECT_FALSE(outcome.has_value()) << "completed twice";
-      outcome = std::move(result);
-    };
-  }
-  absl::StatusOr<uint64_t> Await(Outcome& outcome) {
-    while (!outcome.has_value()) ring_->Poll(true);
-    return *outcome;
-  }
-  absl::StatusOr<uint64_t> Write(const os::File& file, uint64_t offset, std::span<const std::byte> source) {
-    Outcome outcome;
-    ring_->Write(file, offset, source, Into(outcome));
-    return Await(outcome);
-  }
-  absl::StatusOr<uint64_t> Read(const os::File& file, uint64_t offset, std::span<std::byte> target) {
-    Outcome outcome;
-    ring_->Read(file, offset, target, Into(outcome));
-    return Await(outcome);
-  }
-  absl::StatusOr<uint64_t> Fdatasync(const os::File& file) {
-    Outcome outcome;
-    ring_->Fdatasync(file, Into(outcome));
-    return Await(outcome);
-  }
-  void ExpectRoundTrip(const os::File& file, uint64_t offset, std::span<const std::byte> source) {
-    const absl::StatusOr<uint64_t> written = Write(file, offset, source);
-    ASSERT_TRUE(written.ok()) << written.status();
-    ASSERT_EQ(*written, source.size());
-    Bytes direct(source.size());
-    ASSERT_TRUE(os::ReadAt(file, offset, direct).ok());
-    ASSERT_TRUE(std::ranges::equal(direct, source)) << source.size() << " bytes at " << offset;
-    Bytes target(source.size());
-    const absl::StatusOr<uint64_t> read = Read(file, offset, target);
-    ASSERT_TRUE(read.ok()) << read.status();
-    ASSERT_EQ(*read, source.size());
-    ASSERT_TRUE(std::ranges::equal(target, source)) << source.size() << " bytes at " << offset;
-  }
-
-  // Runs `body` in a forked child; what it returns is the child's exit status.
-  static int InChild(const std::function<int()>& body) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(60);   // a hang is a failure, not a hanging test
-      ::_exit(body());
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-
-  std::string folder_;
-  std::vector<std::string> paths_;
-  os::File file_;
-  std::unique_ptr<Ring> ring_;
-};
 
 TEST_P(RingTest, SaysWhichEngineItIs) { EXPECT_EQ(ring_->engine(), GetParam()); }
 
@@ -192,7 +49,8 @@ TEST_P(RingTest, MovesMemoryOfARegisteredRegionAndOfNone) {
 TEST_P(RingTest, ATransferAcrossTheBorderOfTwoRegisteredBuffersIsWhole) {
   // One buffer of the kernel holds 1 GiB. Few of these pages are ever touched, but all are pinned.
   const uint64_t region_bytes = (uint64_t{1} << 30) + (1 << 20);
-  void* const mapped = ::mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const mapped = ::mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
   ASSERT_NE(mapped, MAP_FAILED);
   const std::span<std::byte> region(static_cast<std::byte*>(mapped), region_bytes);
   Bytes source = RandomBytes(300'000, 4);
@@ -255,120 +113,6 @@ TEST_P(RingTest, AReadThatMeetsTheEndGivesWhatIsThere) {
   EXPECT_EQ(Read(file_, 4'000, target).value(), 6'000u);
   EXPECT_EQ(Read(file_, 10'000, target).value(), 0u);
   EXPECT_EQ(Read(file_, 1'000'000, target).value(), 0u);
-}
-
-TEST_P(RingTest, ShortTransfersAreContinued) {
-  const Bytes source = RandomBytes(100'000, 8);
-  Hooks hooks;
-  hooks.before = [](const os::CallInfo&) { return os::CallVerdict{.shorten_to = 999}; };
-  EXPECT_EQ(Write(file_, 3, source).value(), source.size());
-  Bytes target(source.size());
-  EXPECT_EQ(Read(file_, 3, target).value(), source.size());
-  EXPECT_EQ(target, source);
-  EXPECT_EQ(hooks.calls.size(), 2 * (source.size() / 999 + 1));
-  // The hooks saw every byte that was written.
-  uint64_t at = 3;
-  for (const auto& [offset, bytes] : hooks.written) {
-    ASSERT_EQ(offset, at);
-    ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), source.begin() + static_cast<int64_t>(offset - 3)));
-    at += bytes.size();
-  }
-  EXPECT_EQ(at, 3 + source.size());
-}
-
-TEST_P(RingTest, AWriteWithoutProgressIsAnError) {
-  Hooks hooks;
-  hooks.before = [](const os::CallInfo&) { return os::CallVerdict{.shorten_to = 0}; };
-  const absl::Status status = Write(file_, 0, Bytes(100)).status();
-  EXPECT_EQ(ErrnoOf(status), EIO) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no progress"));
-}
-
-TEST_P(RingTest, InterruptedAndBusyTransfersAreRetried) {
-  const Bytes source = RandomBytes(10'000, 9);
-  Hooks hooks;
-  int left = 0;
-  hooks.before = [&](const os::CallInfo&) {
-    return left > 0 ? os::CallVerdict{.error_number = left-- % 2 == 0 ? EAGAIN : EINTR} : os::CallVerdict{};
-  };
-  left = 20;
-  EXPECT_EQ(Write(file_, 0, source).value(), source.size());
-  left = 20;
-  EXPECT_TRUE(Fdatasync(file_).ok());
-  left = 20;
-  Bytes target(source.size());
-  EXPECT_EQ(Read(file_, 0, target).value(), source.size());
-  EXPECT_EQ(target, source);
-}
-
-TEST_P(RingTest, ADeviceThatIsAlwaysBusyIsAnError) {
-  Hooks hooks;
-  hooks.before = [](const os::CallInfo&) { return os::CallVerdict{.error_number = EAGAIN}; };
-  EXPECT_EQ(ErrnoOf(Write(file_, 0, Bytes(100)).status()), EAGAIN);
-}
-
-TEST_P(RingTest, DeviceErrorsNameFileOffsetAndLength) {
-  for (const os::Call call : {os::Call::kPwrite, os::Call::kPread, os::Call::kFdatasync}) {
-    Hooks hooks;
-    hooks.before = [&](const os::CallInfo& info) { return os::CallVerdict{.error_number = info.call == call ? EIO : 0}; };
-    Bytes memory(600);
-    const absl::Status write = Write(file_, 70, memory).status(), read = Read(file_, 70, memory).status(),
-                       sync = Fdatasync(file_).status();
-    EXPECT_EQ(ErrnoOf(write), call == os::Call::kPwrite ? EIO : 0);
-    EXPECT_EQ(ErrnoOf(read), call == os::Call::kPread ? EIO : 0);
-    EXPECT_EQ(ErrnoOf(sync), call == os::Call::kFdatasync ? EIO : 0);
-    const absl::Status failed = !write.ok() ? write : !read.ok() ? read : sync;
-    EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
-    EXPECT_THAT(std::string(failed.message()), HasSubstr(file_.path));
-    if (call != os::Call::kFdatasync) {
-      EXPECT_THAT(std::string(failed.message()), HasSubstr("of 600 bytes at 70 of"));
-    }
-  }
-}
-
-TEST_P(RingTest, AnErrorInTheMiddleOfAWriteIsTheOutcome) {
-  Hooks hooks;
-  hooks.before = [](const os::CallInfo& info) {
-    return info.offset < 5000 ? os::CallVerdict{.shorten_to = 1000} : os::CallVerdict{.error_number = EIO};
-  };
-  EXPECT_EQ(ErrnoOf(Write(file_, 0, Bytes(10'000)).status()), EIO);
-  EXPECT_EQ(ring_->pending(), 0);
-}
-
-TEST_P(RingTest, AFullPlaceIsExhaustedAndSaysWhatIsFree) {
-  Hooks hooks;
-  hooks.before = [](const os::CallInfo&) { return os::CallVerdict{.error_number = ENOSPC}; };
-  const absl::Status status = Write(file_, 0, Bytes(100)).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_EQ(ErrnoOf(status), ENOSPC);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("bytes are free there"));
-}
-
-TEST_P(RingTest, AWriteBeyondTheLimitOfFileSizeIsExhausted) {
-  const int result = InChild([this] {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const ::rlimit limit = {50'000, 50'000};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
-    ring_.release();   // the parent's
-    ring_ = Create();
-    const absl::Status status = Write(file_, 0, Bytes(200'000)).status();
-    if (ErrnoOf(status) != EFBIG) return 2;
-    if (!absl::IsResourceExhausted(status)) return 3;
-    return Write(file_, 0, Bytes(40'000)).ok() ? 0 : 4;
-  });
-  EXPECT_EQ(result, 0);
-}
-
-TEST_P(RingTest, ABadDescriptorIsAnErrorOfThatOperationOnly) {
-  const os::File closed{os::UniqueFd(), "/nowhere"};
-  const absl::Status status = Write(closed, 0, Bytes(10)).status();
-  EXPECT_EQ(ErrnoOf(status), EBADF) << status;
-  EXPECT_TRUE(Write(file_, 0, Bytes(10)).ok());
-}
-
-TEST_P(RingTest, AnOffsetThatNoFileHasIsRefused) {
-  EXPECT_EQ(ErrnoOf(Write(file_, ~uint64_t{0}, Bytes(10)).status()), EOVERFLOW);
-  EXPECT_EQ(ErrnoOf(Write(file_, uint64_t{1} << 63, Bytes(10)).status()), EOVERFLOW);
 }
 
 TEST_P(RingTest, OffsetsBeyondFourGiBAreExact) {
@@ -505,62 +249,7 @@ TEST_P(RingTest, AForkedChildMayDestroyItsCopyAndCannotUseIt) {
   for (Outcome& outcome : outcomes) EXPECT_TRUE(Await(outcome).ok());
 }
 
-TEST_P(RingTest, AThousandRandomOperationsLeaveWhatAModelHolds) {
-  const uint64_t seed = std::random_device()();
-  printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
-  constexpr uint64_t kAreaBytes = 1 << 16, kAreas = 16;   // one operation at a time in each area
-  Bytes model(kAreaBytes * kAreas), region(kAreaBytes * kAreas);
-  ASSERT_TRUE(os::Ftruncate(file_, model.size()).ok());
-  ASSERT_TRUE(ring_->RegisterRegion(region).ok());
-  Hooks hooks;
-  std::mt19937_64 faults(seed + 1);
-  hooks.before = [&](const os::CallInfo& info) {
-    switch (faults() % 8) {
-      case 0: return os::CallVerdict{.error_number = EINTR};
-      case 1: return os::CallVerdict{.shorten_to = 1 + static_cast<int64_t>(faults() % 5000)};
-      default: return os::CallVerdict{};
-    }
-  };
-  std::vector<Bytes> outside(kAreas, Bytes(kAreaBytes));
-  std::vector<bool> busy(kAreas, false);
-  int completed = 0;
-  for (int submitted = 0; submitted < 1000;) {
-    const uint64_t area = random() % kAreas;
-    if (busy[area]) {
-      ring_->Poll(true);
-      continue;
-    }
-    busy[area] = true;
-    ++submitted;
-    const uint64_t from = random() % kAreaBytes, bytes = random() % (kAreaBytes - from), offset = area * kAreaBytes + from;
-    std::byte* const memory = random() % 2 == 0 ? region.data() + offset : outside[area].data() + from;
-    if (random() % 2 == 0) {
-      for (uint64_t i = 0; i < bytes; ++i) memory[i] = model[offset + i] = static_cast<std::byte>(random());
-      ring_->Write(file_, offset, {memory, bytes}, [&, area, bytes](absl::StatusOr<uint64_t> result) {
-        EXPECT_TRUE(result.ok() && *result == bytes) << result.status();
-        busy[area] = false;
-        ++completed;
-      });
-    } else {
-      ring_->Read(file_, offset, {memory, bytes}, [&, area, bytes, offset, memory](absl::StatusOr<uint64_t> result) {
-        EXPECT_TRUE(result.ok() && *result == bytes) << result.status();
-        EXPECT_TRUE(std::equal(memory, memory + bytes, model.data() + offset)) << bytes << " bytes at " << offset;
-        busy[area] = false;
-        ++completed;
-      });
-    }
-  }
-  while (ring_->pending() > 0) ring_->Poll(true);
-  EXPECT_EQ(completed, 1000);
-  Bytes found(model.size());
-  ASSERT_TRUE(os::ReadAt(file_, 0, found).ok());
-  EXPECT_EQ(found, model);
-}
-
-INSTANTIATE_TEST_SUITE_P(Engines, RingTest,
-                         ::testing::ValuesIn(ProbeUring("").ok() ? std::vector<std::string>{"uring", "threads"}
-                                                                 : std::vector<std::string>{"threads"}),
+INSTANTIATE_TEST_SUITE_P(Engines, RingTest, ::testing::ValuesIn(Engines()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

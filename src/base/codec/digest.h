@@ -1,8 +1,8 @@
 // XXH3-128 by chunk, with the copy in the same loop: each 64-byte stripe is loaded once, accumulated, and stored to its
 // target from the same registers, so a verified copy costs what the copy costs.
 //
-// The value equals XXH3_128bits() of the chunk's bytes (seed 0, https://github.com/Cyan4973/xxHash), so any xxhash library
-// can check a chunk. The vector width is chosen at run time (AVX2, else the portable code of xxhash).
+// The value equals XXH3_128bits() of the chunk's bytes (seed 0, https://github.com/Cyan4973/xxHash), so any xxhash
+// library can check a chunk. The vector width is chosen at run time (AVX2, else the portable code of xxhash).
 #ifndef NEVE_BASE_CODEC_DIGEST_H_
 #define NEVE_BASE_CODEC_DIGEST_H_
 
@@ -25,7 +25,8 @@ struct Digest {
 
 Digest DigestOf(std::span<const std::byte> bytes);
 
-// How the target's lines are stored. kStream: non-temporal stores where alignment allows (targets that nobody reads soon).
+// How the target's lines are stored. kStream: non-temporal stores where alignment allows (targets that nobody reads
+// soon).
 enum class Store : uint8_t { kCached, kStream };
 
 // Digest of one chunk of known size whose bytes come in pieces, in order, each copied on the way.
@@ -59,8 +60,8 @@ class CaptureHasher {
 //   if (h.Finish() != wanted) ...                       // the rest of the chunk is hashed without a copy
 //
 // The targets are written before the digest is known: on a mismatch the caller fills them again from another source.
-// Every byte is read from the source once, so a digest that matches vouches for the targets even when somebody (the live
-// owner of a slot) overwrote the source meanwhile. Allocates nothing. One thread.
+// Every byte is read from the source once, so a digest that matches vouches for the targets even when somebody (the
+// live owner of a slot) overwrote the source meanwhile. Allocates nothing. One thread.
 class RestoreHasher {
  public:
   RestoreHasher(const std::byte* source, uint64_t chunk_bytes, Store store = Store::kStream);

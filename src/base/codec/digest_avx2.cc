@@ -1,8 +1,9 @@
 // The digest loop in AVX2. Compiled by a target attribute, so that the rest of the library needs no newer CPU.
 //
-// One stripe is two loads, two stores and eight cheap operations; from memory the loop is bound by bandwidth, so the copy
-// costs what a streaming copy costs. Two things make that true: the accumulators live in registers for the whole run, and
-// the source is prefetched a little ahead, because the hardware prefetcher loses its way at every 4 KiB page.
+// One stripe is two loads, two stores and eight cheap operations; from memory the loop is bound by bandwidth, so the
+// copy costs what a streaming copy costs. Two things make that true: the accumulators live in registers for the whole
+// run, and the source is prefetched a little ahead, because the hardware prefetcher loses its way at every 4 KiB
+// page.
 #include "base/codec/digest_kernel.h"
 
 #if defined(__x86_64__)
@@ -51,7 +52,8 @@ NEVE_AVX2_INLINE void Put(std::byte* to, __m256i data) {
 }
 
 template <Sink sink>
-NEVE_AVX2 void Fold(uint64_t* accumulators, const std::byte* source, std::byte* target, uint64_t first, uint64_t stripes) {
+NEVE_AVX2 void Fold(uint64_t* accumulators, const std::byte* source, std::byte* target, uint64_t first,
+                    uint64_t stripes) {
   const uint8_t* const secret = Secret();
   auto* const kept = reinterpret_cast<__m256i*>(accumulators);
   __m256i low = _mm256_load_si256(kept), high = _mm256_load_si256(kept + 1);
