@@ -142,6 +142,11 @@ TEST_F(MemoryFactsTest, ReadsTheHostsOwn) {
   EXPECT_GT(Budget(*facts, 0, nullptr), 0u);
 }
 
+TEST_F(MemoryFactsTest, AFolderBelowAFileIsUnavailable) {
+  Write("/file", "");
+  EXPECT_TRUE(absl::IsUnavailable(ReadMemoryFacts(root_ + "/file/ram").status()));
+}
+
 TEST_F(MemoryFactsTest, AHostWithoutTheNumberIsUnavailable) {
   Write("/proc/meminfo", "MemTotal: 5 kB\n");
   EXPECT_TRUE(absl::IsUnavailable(ReadMemoryFactsFrom(root_, root_ + "/proc", root_ + "/cg").status()));

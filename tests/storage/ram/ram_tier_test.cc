@@ -152,6 +152,45 @@ TEST_F(RamTierTest, AnotherProcessesSlotIsReadUntilItIsFilledAnew) {
   });
 }
 
+TEST_F(RamTierTest, AReadThatSucceedsIsNeverAMixOfTwoImages) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::unique_ptr<Slot> slot = MakeSlot();
+    for (uint64_t sequence = 1; sequence <= 200; ++sequence) {
+      FillAndSeal(*slot, Identity(150'000, sequence));
+      if (sequence < 200) slot->Free();
+    }
+    ::_exit(0);
+  }
+  const std::unique_ptr<Tier> tier = OpenTier();
+  std::vector<std::byte> target(150'000);
+  uint64_t reads = 0;
+  for (bool running = true; running || reads == 0;) {
+    running = ::waitpid(child, nullptr, WNOHANG) == 0;
+    const absl::StatusOr<Listing> listing = List(*tier);
+    ASSERT_TRUE(listing.ok()) << listing.status();
+    for (const ImageEntry& entry : listing->images) {
+      const auto reader = Open(*tier, entry.key);
+      if (!reader.ok()) {
+        ASSERT_TRUE(absl::IsUnavailable(reader.status()) || absl::IsNotFound(reader.status())) << reader.status();
+        continue;
+      }
+      const absl::Status status = Read(**reader, 0, target);
+      if (!status.ok()) {
+        ASSERT_TRUE(absl::IsUnavailable(status)) << status;
+        continue;
+      }
+      ++reads;
+      const format::CommitRecord& record = (*reader)->record();
+      ASSERT_EQ(record.key, entry.key);
+      for (uint64_t chunk = 0; chunk < record.chunk_count(); ++chunk) {
+        ASSERT_EQ(codec::DigestOf(std::span(target).subspan(chunk * record.chunk_bytes, record.ChunkBytesAt(chunk))),
+                  record.digests[chunk]);
+      }
+    }
+  }
+}
+
 TEST_F(RamTierTest, AnotherProcessesSlotIsNeitherRetiredNorHealed) {
   WithLivingOwner([&](const std::function<void()>&) {
     const std::unique_ptr<Tier> tier = OpenTier();
