@@ -3,6 +3,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -199,11 +200,14 @@ TEST(ProbeTest, WithoutThreadsTheThreadEngineIsExhausted) {
   EXPECT_THAT(result, HasSubstr("RESOURCE_EXHAUSTED: no thread could be started for file I/O"));
 }
 
-TEST(ProbeTest, MemoryThatIsNotThereCannotBeRegistered) {
+TEST(ProbeTest, MemoryWithoutAccessCannotBeRegistered) {
   absl::StatusOr<std::unique_ptr<Ring>> ring = Ring::Create({});
   ASSERT_TRUE(ring.ok()) << ring.status();
-  auto* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
-  const absl::Status status = (*ring)->RegisterRegion({nowhere, 1 << 20});
+  // Reserved and without access, so that no other mapping can come to lie there.
+  void* const nowhere = ::mmap(nullptr, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(nowhere, MAP_FAILED);
+  const absl::Status status = (*ring)->RegisterRegion({static_cast<std::byte*>(nowhere), 1 << 20});
+  ::munmap(nowhere, 1 << 20);
   EXPECT_EQ(status.ok(), (*ring)->engine() == "threads") << status;
   Bytes memory(100'000, std::byte{3});
   EXPECT_THAT(RoundTrip(**ring, memory), IsEmpty());
