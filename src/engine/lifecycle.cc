@@ -199,6 +199,7 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
       }
     }
     result = WaitIdle(deadline_s);
+    slot_executor_->Stop();   // no slot is made any more
     if (result.ok() && !durable_.empty()) {
       // Frees what owes nothing: saves that every durable tier has, and older ones than such a save.
       std::optional<SaveId> durable_newest;

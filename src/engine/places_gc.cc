@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/os/process.h"
 #include "catalog/catalog.h"
 #include "engine/places_folder.h"
 #include "neve/places.h"
 #include "slot/slot.h"
+#include "slot/slot_header.h"
 
 namespace neve {
 namespace {
@@ -86,6 +88,12 @@ class Collector {
                                                "once it is durable, `neve recover` makes it so", found.key.step,
                                                found.key.save.ToString(), found.job)
                              : "");
+    }
+    const absl::StatusOr<std::vector<os::DirectoryEntry>> folders = os::ListDirectory(info.path);
+    if (!folders.ok()) return folders.status().code() == absl::StatusCode::kNotFound ? absl::OkStatus() : folders.status();
+    for (const os::DirectoryEntry& entry : *folders) {
+      Uid uid;
+      if (entry.is_directory && Uid::FromHex(entry.name, &uid)) SlotTemporaries(os::JoinPath(info.path, entry.name));
     }
     return absl::OkStatus();
   }
@@ -212,6 +220,7 @@ class Collector {
     }
     const absl::StatusOr<std::vector<SlotInfo>> slots = slot::Scan(*folder, job_.uid);
     if (!slots.ok()) return Met(*folder, "dead slot", slots.status());
+    SlotTemporaries(os::JoinPath(*folder, job_.uid.ToHex()));
     std::optional<SaveId> newest;
     for (const catalog::Save& save : saves) {
       if (save.complete && (!newest.has_value() || save.save > *newest)) newest = save.save;
@@ -225,6 +234,18 @@ class Collector {
       RemoveSlot(found, owes ? absl::StrFormat("kept: step %d, save %s is not in %s yet; `neve recover %s` persists it",
                                                found.key.step, found.key.save.ToString(), job_.path, job_.path)
                              : "");
+    }
+  }
+
+  // A process that was killed while it made a slot leaves its memory reserved under a name that tells the process.
+  void SlotTemporaries(const std::string& folder) {
+    const absl::StatusOr<std::vector<os::DirectoryEntry>> entries = os::ListDirectory(folder);
+    if (!entries.ok()) return;   // no slots of this job, or not ours to look at
+    for (const os::DirectoryEntry& entry : *entries) {
+      os::ProcessId owner = os::CurrentProcess();   // RAM does not outlive a boot: it is the owner's too
+      if (entry.is_directory || !slot::ParseTemporaryName(entry.name, &owner) || os::IsAlive(owner)) continue;
+      const std::string path = os::JoinPath(folder, entry.name);
+      Item(path, "temporary", RoomOf(path), "", [&] { return os::Unlink(path); });
     }
   }
 

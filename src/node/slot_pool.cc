@@ -122,6 +122,7 @@ absl::StatusOr<Entry*> SlotPool::TryAcquire(uint64_t image_bytes) {
     sync::MutexLock lock(mutex_);
     Entry* entry = PickLocked(image_bytes);
     if (entry != nullptr && entry->capacity >= image_bytes) {
+      if (entry->full && entry->slot != nullptr) entry->slot->Free();
       entry->full = false;
       entry->filling = true;
       return entry;

@@ -80,7 +80,7 @@ TEST_F(EngineTest, RestoresFromFileWhenRamIsGone) {
 
 TEST_F(EngineTest, BadChunkInRamIsTakenFromFileAndHealed) {
   ASSERT_TRUE(Open().ok());
-  TestState state(4, 300'000);
+  TestState state(4, 1'000'000);
   state.Set(2);
   SaveDone(state, 5);
   engine_.reset();
@@ -107,7 +107,7 @@ TEST_F(EngineTest, BadChunkInRamIsTakenFromFileAndHealed) {
 
 TEST_F(EngineTest, PT_21_BadChunkWithoutAnotherCopyIsDataLoss) {
   ASSERT_TRUE(Open({"file:" + folder_}).ok());
-  TestState state(2, 300'000);
+  TestState state(4, 1'000'000);
   state.Set(2);
   SaveDone(state, 5);
   engine_.reset();
@@ -187,7 +187,8 @@ TEST_F(EngineTest, PinnedAndHeldSavesAreKept) {
   for (uint64_t step : {3, 4}) SaveDone(state, step);
   ASSERT_TRUE(engine_->Drain(60).ok());
   std::set<uint64_t> steps;
-  for (const SaveInfo& save : engine_->Steps().value()) steps.insert(save.step);
+  const auto saves = engine_->Steps().value();
+  for (const SaveInfo& save : saves) steps.insert(save.step);
   EXPECT_EQ(steps, (std::set<uint64_t>{1, 2, 4}));
 }
 
