@@ -92,6 +92,9 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
   }
   engine->executor_ = sync::ThreadExecutor::Create({.name = "neve-node"});
   engine->slot_executor_ = sync::ThreadExecutor::Create({.name = "neve-slots"});
+  if (engine->executor_ == nullptr || engine->slot_executor_ == nullptr) {
+    return Exhausted("no thread could be started for the engine: raise the limit of processes (ulimit -u, pids cgroup)", EAGAIN);
+  }
   for (auto& durable : engine->durable_) {
     flush::Policy policy;
     policy.depth = durable->tier->info().queue_depth;
@@ -197,6 +200,13 @@ absl::Status EngineImpl::BeginLife() {
   } else if (*adopted > 0) {
     obs::Log(obs::Level::kInfo, absl::StrFormat("event=adopted slots=%d", *adopted));
     EnqueueAdopted();
+  }
+  ready_pool_ = pool_.get();
+  if (options_.grace_s > 0) {
+    termination_ = std::make_unique<sync::TerminationWatch>([this] {
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=sigterm grace_s=%.3g", options_.grace_s));
+      PersistNewest(options_.grace_s);
+    });
   }
   life_begun_ = true;
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #ifndef NEVE_ENGINE_ENGINE_IMPL_H_
 #define NEVE_ENGINE_ENGINE_IMPL_H_
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "base/sync/crew.h"
 #include "base/sync/executor.h"
 #include "base/sync/mutex.h"
+#include "base/sync/termination.h"
 #include "catalog/catalog.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
@@ -102,6 +104,8 @@ class EngineImpl : public Engine {
   void NoteError(const absl::Status& status);
   void FlightEnded();
   absl::Status WaitIdle(double deadline_s);
+  // Writes the newest save in RAM to each durable tier that lacks it, whatever the cadence. For close and SIGTERM.
+  void PersistNewest(double deadline_s);
 
   const EngineOptions options_;
   const int64_t pid_;                              // a forked child must not use the engine
@@ -118,7 +122,7 @@ class EngineImpl : public Engine {
 
   sync::Mutex save_mutex_;                         // one Save, Prepare or Close at a time
   bool life_begun_ NEVE_GUARDED_BY(save_mutex_) = false;
-  uint32_t incarnation_ = 0;                       // set once, by BeginLife
+  std::atomic<uint32_t> incarnation_{0};           // set once, by BeginLife
   uint64_t sequence_ NEVE_GUARDED_BY(save_mutex_) = 0;
   bool last_skipped_ NEVE_GUARDED_BY(save_mutex_) = false;
   bool streaming_told_ NEVE_GUARDED_BY(save_mutex_) = false;
@@ -132,7 +136,9 @@ class EngineImpl : public Engine {
   std::map<SaveId, Tags> tags_ NEVE_GUARDED_BY(mutex_);                         // of this life, for best=
   std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
 
-  std::unique_ptr<node::SlotPool> pool_;
+  std::unique_ptr<node::SlotPool> pool_;           // made by BeginLife
+  std::atomic<node::SlotPool*> ready_pool_{nullptr};   // the same, for threads that do not hold save_mutex_
+  std::unique_ptr<sync::TerminationWatch> termination_;
   std::unique_ptr<sync::ThreadExecutor> slot_executor_;   // makes and prefaults slots
   std::unique_ptr<sync::ThreadExecutor> executor_;
 };

@@ -133,9 +133,11 @@ std::string EngineImpl::HealthJson() const {
                               {"error", error == tier_errors_.end() ? nlohmann::ordered_json() : nlohmann::ordered_json(error->second)}};
     }
   }
-  health["incarnation"] = incarnation_;
-  health["slots"] = pool_ == nullptr ? 0 : pool_->slot_count();
-  health["slot_bytes"] = pool_ == nullptr ? 0 : pool_->bytes();
+  const node::SlotPool* pool = ready_pool_;
+  health["incarnation"] = incarnation_.load();
+  health["slots"] = pool == nullptr ? 0 : pool->slot_count();
+  health["slot_bytes"] = pool == nullptr ? 0 : pool->bytes();
+  if (options_.grace_s > 0) health["sigterm_handler"] = sync::TerminationWatch::Replaced() ? "replaced by another" : "in place";
   auto& counters = health["counters"] = nlohmann::ordered_json::object();
   for (int i = 0; i < static_cast<int>(obs::Metric::kCount); ++i) {
     const auto metric = static_cast<obs::Metric>(i);
@@ -148,6 +150,43 @@ absl::Status EngineImpl::WaitIdle(double deadline_s) {
   sync::MutexLock lock(mutex_);
   if (idle_.WaitFor(mutex_, deadline_s, [this]() NEVE_REQUIRES(mutex_) { return in_flight_ == 0; })) return absl::OkStatus();
   return Timeout(absl::StrFormat("%d writes to slower tiers are still in flight after %.3g s", in_flight_, deadline_s));
+}
+
+void EngineImpl::PersistNewest(double deadline_s) {
+  node::SlotPool* pool = ready_pool_;
+  if (pool == nullptr) return;
+  for (auto& durable : durable_) executor_->Post([&durable] { durable->flush->Retry(); });
+  // What is in flight may be just that save: its outcome decides what is owed.
+  absl::Status idle = WaitIdle(deadline_s);
+  if (!idle.ok()) {
+    obs::Log(obs::Level::kError, absl::StrFormat("event=persist_incomplete error=\"%s\"", std::string(idle.message())));
+    return;
+  }
+  for (auto& durable : durable_) {
+    node::Entry* newest = pool->HoldNewest();
+    if (newest == nullptr || newest->slot == nullptr) continue;
+    bool owed;
+    {
+      sync::MutexLock lock(mutex_);
+      owed = committed_[newest->key.save].count(durable->name) == 0;
+      if (owed) ++in_flight_;
+    }
+    if (!owed) {
+      pool->Release(newest);
+      continue;
+    }
+    absl::StatusOr<format::CommitRecord> record = newest->slot->Record();
+    if (!record.ok()) {
+      NoteError(record.status());
+      pool->Release(newest);
+      FlightEnded();
+      continue;
+    }
+    executor_->Post([this, tier = durable.get(), newest, kept = std::make_shared<const format::CommitRecord>(*std::move(record))] {
+      FlushOne(*tier, newest, kept, nullptr);
+    });
+  }
+  WaitIdle(deadline_s).IgnoreError();   // close reports it; after SIGTERM the grace is over
 }
 
 absl::Status EngineImpl::Drain(double deadline_s) {
@@ -163,41 +202,10 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
     if (closed_) return Closed("the engine is closed already");
     closed_ = true;
   }
+  termination_.reset();
   absl::Status result;
   if (pool_ != nullptr) {
-    if (final && ram_.has_value()) {
-      for (auto& durable : durable_) {
-        executor_->Run([&] { durable->flush->Retry(); });
-        node::Entry* newest = pool_->HoldNewest();
-        if (newest == nullptr) continue;
-        bool owed;
-        {
-          sync::MutexLock lock(mutex_);
-          owed = committed_[newest->key.save].count(durable->name) == 0;
-        }
-        if (owed && newest->holds > 1) {
-          // A flush of it may be in flight: wait for its outcome before it is written once more.
-          pool_->Release(newest);
-          WaitIdle(deadline_s).IgnoreError();   // the wait below reports
-          newest = pool_->HoldNewest();
-          sync::MutexLock lock(mutex_);
-          owed = newest != nullptr && committed_[newest->key.save].count(durable->name) == 0;
-        }
-        absl::StatusOr<format::CommitRecord> record =
-            owed && newest->slot != nullptr ? newest->slot->Record() : absl::StatusOr<format::CommitRecord>(NotFound(""));
-        if (!record.ok()) {
-          if (newest != nullptr) pool_->Release(newest);
-          continue;
-        }
-        {
-          sync::MutexLock lock(mutex_);
-          ++in_flight_;
-        }
-        executor_->Post([this, tier = durable.get(), newest, kept = std::make_shared<const format::CommitRecord>(*std::move(record))] {
-          FlushOne(*tier, newest, kept, nullptr);
-        });
-      }
-    }
+    if (final) PersistNewest(deadline_s);
     result = WaitIdle(deadline_s);
     slot_executor_->Stop();   // no slot is made any more
     if (result.ok() && !durable_.empty()) {
@@ -233,6 +241,7 @@ EngineImpl::~EngineImpl() {
     sync::MutexLock lock(mutex_);
     closed = closed_;
   }
+  termination_.reset();
   if (!closed) {
     double longest = 0;
     for (const auto& durable : durable_) longest = std::max(longest, durable->config.timeout_s);
@@ -240,8 +249,8 @@ EngineImpl::~EngineImpl() {
       obs::Log(obs::Level::kError, absl::StrFormat("event=abandoned error=\"%s\"", std::string(idle.message())));
     }
   }
-  slot_executor_->Stop();
-  executor_->Stop();
+  if (slot_executor_ != nullptr) slot_executor_->Stop();
+  if (executor_ != nullptr) executor_->Stop();
   for (auto& durable : durable_) durable->flush.reset();
   pool_.reset();
 }
