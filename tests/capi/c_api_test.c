@@ -1,0 +1,358 @@
+/* The C API as a C program uses it: save, wait, list, restore, single files, and each kind of misuse. */
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "neve/neve.h"
+
+static int failures = 0;
+
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);              \
+      ++failures;                                                                 \
+    }                                                                             \
+  } while (0)
+
+#define OK(call)                                                                  \
+  do {                                                                            \
+    neve_error* error = NULL;                                                     \
+    neve_code code = (call);                                                      \
+    if (code != NEVE_OK) {                                                        \
+      printf("%s:%d: %s: %d %s\n", __FILE__, __LINE__, #call, code, neve_error_message(error)); \
+      ++failures;                                                                 \
+      neve_error_destroy(&error);                                                 \
+    }                                                                             \
+  } while (0)
+
+/* `call` uses `error`; must fail with `wanted` and a text. */
+#define FAILS(wanted, call)                                                       \
+  do {                                                                            \
+    neve_error* error = NULL;                                                     \
+    neve_code code = (call);                                                      \
+    if (code != (wanted) || neve_error_code(error) != (wanted) || strlen(neve_error_message(error)) < 5) { \
+      printf("%s:%d: %s: got %d \"%s\", wanted %d\n", __FILE__, __LINE__, #call, code, neve_error_message(error), wanted); \
+      ++failures;                                                                 \
+    }                                                                             \
+    neve_error_destroy(&error);                                                   \
+    CHECK(error == NULL);                                                         \
+  } while (0)
+
+enum { kRows = 300, kColumns = 1000 };
+static float weight[kRows * kColumns];
+static double bias[kColumns];
+static int64_t transposed[4 * 6];   /* seen as [6, 4] with strides {1, 6} */
+
+static void fill(float value) {
+  for (int i = 0; i < kRows * kColumns; ++i) weight[i] = value + (float)i;
+  for (int i = 0; i < kColumns; ++i) bias[i] = (double)value * i;
+  for (int i = 0; i < 24; ++i) transposed[i] = (int64_t)value * 100 + i;
+}
+
+static int holds(float value) {
+  for (int i = 0; i < kRows * kColumns; ++i)
+    if (weight[i] != value + (float)i) return 0;
+  for (int i = 0; i < kColumns; ++i)
+    if (bias[i] != (double)value * i) return 0;
+  for (int i = 0; i < 24; ++i)
+    if (transposed[i] != (int64_t)value * 100 + i) return 0;
+  return 1;
+}
+
+static neve_state* describe(void) {
+  static const char names[] = "weightbiastransposed";
+  static const uint32_t name_bytes[] = {6, 4, 10};
+  static const uint8_t dtypes[] = {NEVE_F32, NEVE_F64, NEVE_I64};
+  static const uint8_t ranks[] = {2, 1, 2};
+  static const int64_t extents[] = {kRows, kColumns, kColumns, 6, 4};
+  static const int64_t strides[] = {kColumns, 1, 1, 1, 6};
+  neve_tensors tensors = NEVE_TENSORS_INIT;
+  tensors.count = 3;
+  tensors.names = names;
+  tensors.name_bytes = name_bytes;
+  tensors.dtypes = dtypes;
+  tensors.ranks = ranks;
+  tensors.extents = extents;
+  tensors.strides = strides;
+  neve_state* state = NULL;
+  OK(neve_state_create(&tensors, NULL, 0, 0, &state, &error));
+  return state;
+}
+
+/* data_offsets[0] of a tensor, from the header's text. */
+static uint64_t offset_of(const neve_image* image, const char* name) {
+  size_t bytes = 0;
+  const char* header = neve_image_header(image, &bytes);
+  char* text = malloc(bytes - 8 + 1);
+  memcpy(text, header + 8, bytes - 8);
+  text[bytes - 8] = '\0';
+  char key[64];
+  snprintf(key, sizeof key, "\"%s\":{", name);
+  const char* entry = strstr(text, key);
+  const char* offsets = entry == NULL ? NULL : strstr(entry, "\"data_offsets\":[");
+  const uint64_t offset = offsets == NULL ? 0 : bytes + strtoull(offsets + 16, NULL, 10);
+  CHECK(offsets != NULL);
+  free(text);
+  return offset;
+}
+
+static void restore(neve_image* image) {
+  const uint64_t offsets[] = {offset_of(image, "weight"), offset_of(image, "bias"), offset_of(image, "transposed")};
+  const uint64_t bytes[] = {sizeof weight, sizeof bias, sizeof transposed};
+  void* const targets[] = {weight, bias, transposed};
+  const int8_t ranks[] = {-1, -1, 2};
+  const int64_t extents[] = {6, 4};
+  const int64_t strides[] = {1, 6};
+  const uint64_t item_bytes[] = {4, 8, 8};
+  uint8_t written[3] = {0, 0, 0};
+  neve_ranges ranges = NEVE_RANGES_INIT;
+  ranges.count = 3;
+  ranges.offsets = offsets;
+  ranges.bytes = bytes;
+  ranges.targets = targets;
+  ranges.ranks = ranks;
+  ranges.extents = extents;
+  ranges.strides = strides;
+  ranges.item_bytes = item_bytes;
+  ranges.written = written;
+  memset(weight, 0, sizeof weight);
+  memset(bias, 0, sizeof bias);
+  memset(transposed, 0, sizeof transposed);
+  OK(neve_image_read(image, &ranges, &error));
+  CHECK(written[0] == 1 && written[1] == 1 && written[2] == 1);
+}
+
+static void save_and_restore(const char* folder) {
+  neve_options options = NEVE_OPTIONS_INIT;
+  options.folder = folder;
+  neve_engine* engine = NULL;
+  OK(neve_engine_open(&options, &engine, &error));
+  FAILS(NEVE_NOT_FOUND, neve_engine_find(engine, NULL, &(neve_image*){NULL}, &error));
+
+  neve_state* state = describe();
+  const void* const addresses[] = {weight, bias, transposed};
+  neve_save_request request = NEVE_SAVE_REQUEST_INIT;
+  request.step = 41;
+  request.state = state;
+  request.addresses = addresses;
+  request.values = "i41;";
+  request.values_bytes = 4;
+  request.tags_json = "{\"loss\":0.5,\"good\":true,\"n\":3,\"who\":\"c\"}";
+  OK(neve_engine_prepare(engine, &request, &error));
+  fill(3);
+  neve_ticket* ticket = NULL;
+  OK(neve_engine_save(engine, &request, &ticket, &error));
+  fill(99);
+  struct pollfd poll_for = {neve_ticket_descriptor(ticket), POLLIN, 0};
+  CHECK(poll(&poll_for, 1, 30000) == 1);
+  OK(neve_ticket_wait(ticket, "ram", 60, &error));
+  OK(neve_ticket_wait(ticket, "file", 60, &error));
+  OK(neve_ticket_wait(ticket, NULL, 60, &error));
+  FAILS(NEVE_INVALID, neve_ticket_wait(ticket, "peer", 0, &error));
+  neve_string* text = NULL;
+  OK(neve_ticket_describe(ticket, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"file\":\"reached\"") != NULL);
+  CHECK(strlen(neve_string_data(text)) == neve_string_size(text));
+  neve_string_destroy(&text);
+  neve_ticket_destroy(&ticket);
+
+  OK(neve_engine_steps(engine, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"step\":41") != NULL);
+  CHECK(strstr(neve_string_data(text), "\"loss\":0.5") != NULL);
+  neve_string_destroy(&text);
+  OK(neve_engine_health(engine, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"file_commits_count\":1") != NULL);
+  neve_string_destroy(&text);
+
+  neve_image* image = NULL;
+  OK(neve_engine_find(engine, NULL, &image, &error));
+  restore(image);
+  CHECK(holds(3));
+  OK(neve_image_verify(image, &error));
+  OK(neve_image_describe(image, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"has_digests\":true") != NULL);
+  neve_string_destroy(&text);
+  neve_find_request find = NEVE_FIND_REQUEST_INIT;
+  find.step = 7;
+  FAILS(NEVE_NOT_FOUND, neve_engine_find(engine, &find, &(neve_image*){NULL}, &error));
+  OK(neve_engine_pin(engine, 41, 1, &error));
+  FAILS(NEVE_NOT_FOUND, neve_engine_pin(engine, 42, 1, &error));
+  OK(neve_engine_drain(engine, 30, &error));
+  OK(neve_engine_close(&engine, 1, 60, &error));
+  CHECK(engine == NULL);
+
+  /* An image outlives its engine. */
+  restore(image);
+  CHECK(holds(3));
+  neve_image_destroy(&image);
+  CHECK(image == NULL);
+  neve_state_destroy(&state);
+}
+
+static void single_files(const char* folder) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/w.safetensors", folder);
+  neve_state* state = describe();
+  const void* const addresses[] = {weight, bias, transposed};
+  neve_save_request request = NEVE_SAVE_REQUEST_INIT;
+  request.state = state;
+  request.addresses = addresses;
+  fill(5);
+  OK(neve_file_save(path, &request, &error));
+  neve_ticket* ticket = NULL;
+  fill(6);
+  OK(neve_file_save_async(path, &request, &ticket, &error));
+  fill(7);
+  OK(neve_ticket_wait(ticket, "done", 60, &error));
+  neve_ticket_destroy(&ticket);
+  neve_image* image = NULL;
+  OK(neve_image_open(path, &image, &error));
+  restore(image);
+  CHECK(holds(6));
+  neve_image_destroy(&image);
+  snprintf(path, sizeof path, "%s/nowhere/w.safetensors", folder);
+  FAILS(NEVE_NOT_FOUND, neve_file_save(path, &request, &error));
+  FAILS(NEVE_NOT_FOUND, neve_image_open(path, &image, &error));
+  neve_state_destroy(&state);
+}
+
+static void misuse(const char* folder) {
+  neve_engine* engine = NULL;
+  neve_ticket* ticket = NULL;
+  neve_image* image = NULL;
+  neve_state* state = NULL;
+  neve_options options = NEVE_OPTIONS_INIT;
+  FAILS(NEVE_INVALID, neve_engine_open(NULL, &engine, &error));
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  options.folder = folder;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, NULL, &error));
+  options.struct_size = 4;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  options.struct_size = sizeof options;
+  options.on_full = 9;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  options.on_full = 0;
+  options.world = 2;
+  FAILS(NEVE_UNSUPPORTED, neve_engine_open(&options, &engine, &error));
+  options.rank = 2;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  options.rank = 0;
+  options.world = 1;
+  const char* tiers[] = {"tape:"};
+  options.tiers = tiers;
+  options.tier_count = 1;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  tiers[0] = NULL;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  options.tiers = NULL;
+  FAILS(NEVE_INVALID, neve_engine_open(&options, &engine, &error));
+  options.tier_count = 0;
+
+  neve_tensors tensors = NEVE_TENSORS_INIT;
+  FAILS(NEVE_INVALID, neve_state_create(NULL, NULL, 0, 0, &state, &error));
+  tensors.count = 1;
+  FAILS(NEVE_INVALID, neve_state_create(&tensors, NULL, 0, 0, &state, &error));
+  const uint32_t name_bytes[] = {1, 1};
+  uint8_t dtypes[] = {NEVE_F32, 200};
+  const uint8_t ranks[] = {1, 1};
+  int64_t extents[] = {4, 4};
+  tensors.names = "aa";
+  tensors.name_bytes = name_bytes;
+  tensors.dtypes = dtypes;
+  tensors.ranks = ranks;
+  FAILS(NEVE_INVALID, neve_state_create(&tensors, NULL, 0, 0, &state, &error));
+  tensors.extents = extents;
+  tensors.count = 2;
+  FAILS(NEVE_INVALID, neve_state_create(&tensors, NULL, 0, 0, &state, &error));   /* dtype 200 */
+  dtypes[1] = NEVE_F32;
+
+  OK(neve_engine_open(&options, &engine, &error));
+  neve_save_request request = NEVE_SAVE_REQUEST_INIT;
+  FAILS(NEVE_INVALID, neve_engine_save(engine, NULL, &ticket, &error));
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));
+  FAILS(NEVE_INVALID, neve_engine_save(NULL, &request, &ticket, &error));
+  OK(neve_state_create(&tensors, NULL, 0, 0, &state, &error));   /* names are checked when the layout is made */
+  static float a[4], b[4];
+  const void* addresses[] = {a, b};
+  request.state = state;
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));
+  request.addresses = addresses;
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));   /* "a" twice */
+  CHECK(ticket == NULL);
+  neve_state_destroy(&state);
+  extents[0] = -3;
+  tensors.count = 1;
+  OK(neve_state_create(&tensors, NULL, 0, 0, &state, &error));
+  request.state = state;
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));   /* a negative extent */
+  neve_state_destroy(&state);
+  extents[0] = 4;
+  OK(neve_state_create(&tensors, NULL, 0, 0, &state, &error));
+  request.state = state;
+  addresses[0] = NULL;
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));
+  addresses[0] = a;
+  request.tags_json = "[1]";
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));
+  request.tags_json = NULL;
+  request.to = "file,tape";
+  FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));
+  request.to = "file";
+  OK(neve_engine_save(engine, &request, &ticket, &error));
+  OK(neve_ticket_wait(ticket, "file", 60, &error));
+  FAILS(NEVE_INVALID, neve_ticket_wait(NULL, "file", 0, &error));
+  OK(neve_engine_find(engine, NULL, &image, &error));
+  neve_ranges ranges = NEVE_RANGES_INIT;
+  ranges.count = 1;
+  FAILS(NEVE_INVALID, neve_image_read(image, &ranges, &error));
+  const uint64_t offset = ~UINT64_C(0) - 2, bytes = 8;
+  void* const target = a;
+  ranges.offsets = &offset;
+  ranges.bytes = &bytes;
+  ranges.targets = &target;
+  FAILS(NEVE_DAMAGED, neve_image_read(image, &ranges, &error));
+  FAILS(NEVE_INVALID, neve_image_read(NULL, &ranges, &error));
+
+  /* Null handles are accepted by everything that destroys; errors may be left out. */
+  neve_image_destroy(&image);
+  neve_image_destroy(&image);
+  neve_image_destroy(NULL);
+  neve_ticket_destroy(&ticket);
+  neve_ticket_destroy(NULL);
+  neve_state_destroy(&state);
+  neve_state_destroy(NULL);
+  neve_error_destroy(NULL);
+  neve_string_destroy(NULL);
+  CHECK(neve_engine_save(engine, NULL, NULL, NULL) == NEVE_INVALID);
+  CHECK(neve_ticket_descriptor(NULL) == -1);
+  CHECK(neve_image_header(NULL, NULL) == NULL);
+  CHECK(neve_error_code(NULL) == NEVE_OK && neve_error_errno(NULL) == 0);
+  neve_engine_destroy(&engine);
+  neve_engine_destroy(&engine);
+  CHECK(neve_engine_close(&engine, 1, 1, NULL) == NEVE_OK);
+}
+
+
+int main(void) {
+  char folder[] = "/tmp/neve-capi-XXXXXX";
+  if (mkdtemp(folder) == NULL) return 2;
+  char path[4096];
+  snprintf(path, sizeof path, "%s/ram", folder);
+  setenv("NEVE_RAM_DIR", path, 1);
+  CHECK(strlen(neve_version()) >= 5);
+  snprintf(path, sizeof path, "%s/job", folder);
+  save_and_restore(path);
+  single_files(folder);
+  snprintf(path, sizeof path, "%s/misuse", folder);
+  misuse(path);
+  char command[4200];
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  if (system(command) != 0) return 2;
+  printf("%s: %d failures\n", failures == 0 ? "passed" : "failed", failures);
+  return failures == 0 ? 0 : 1;
+}
