@@ -1,0 +1,176 @@
+#include "format/values.h"
+
+#include <bit>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_format.h"
+#include "base/codec/text.h"
+
+namespace neve::format {
+namespace {
+
+constexpr int kDepthMax = 64;
+constexpr size_t kValuesMax = 1'000'000;
+
+}  // namespace
+
+bool ValuesReader::AtEnd() const { return text_.find_first_not_of(' ', position_) == std::string_view::npos; }
+
+bool ValuesReader::Fail(const std::string& what) {
+  if (status_.ok()) status_ = Damaged(absl::StrFormat("values: byte %d: %s", position_, what));
+  return false;
+}
+
+absl::StatusOr<Value> ValuesReader::Next() {
+  NEVE_RETURN_IF_ERROR(status_);
+  left_ = kValuesMax;
+  Value value;
+  if (!Read(&value, 0)) return status_;
+  return value;
+}
+
+bool ValuesReader::ReadUntil(char end, std::string_view* text) {
+  const size_t at = text_.find(end, position_);
+  if (at == std::string_view::npos) return Fail("a value without an end");
+  *text = text_.substr(position_, at - position_);
+  position_ = at + 1;
+  return true;
+}
+
+bool ValuesReader::ReadQuoted(std::string* text) {
+  std::string_view body;
+  if (position_ >= text_.size() || text_[position_] != '\'') return Fail("expected a name in quotes");
+  ++position_;
+  if (!ReadUntil('\'', &body)) return false;
+  for (const char c : body) {
+    if (c < 0x20 || c == 0x7f || c == '"' || c == '\\') return Fail("a byte that may not stand in quotes");
+  }
+  text->assign(body);
+  return true;
+}
+
+bool ValuesReader::ReadBase64(std::string* bytes) {
+  std::string_view body;
+  if (!ReadUntil(';', &body)) return false;
+  std::optional<std::string> decoded = codec::Base64UrlDecode(body);
+  if (!decoded) return Fail("not base64url");
+  *bytes = *std::move(decoded);
+  return true;
+}
+
+// What Python's float.hex() writes, its words for what is not finite, and x followed by the 16 digits of a NaN's bits.
+bool ValuesReader::ReadFloat(std::string_view text, double* number) {
+  std::string_view rest = text;
+  if (rest.starts_with('x')) {
+    uint64_t bits = 0;
+    const auto [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), bits, 16);
+    if (rest.size() != 17 || error != std::errc() || end != rest.data() + rest.size()) return Fail("not the bits of a number");
+    *number = std::bit_cast<double>(bits);
+    return true;
+  }
+  const bool negative = rest.starts_with('-');
+  if (negative) rest.remove_prefix(1);
+  double magnitude = 0;
+  if (rest == "inf") {
+    magnitude = std::numeric_limits<double>::infinity();
+  } else if (rest == "nan") {
+    magnitude = std::numeric_limits<double>::quiet_NaN();
+  } else {
+    if (!rest.starts_with("0x")) return Fail("not a number as float.hex() writes it");
+    rest.remove_prefix(2);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), magnitude, std::chars_format::hex);
+    if (rest.empty() || rest.front() == '-' || error != std::errc() || end != rest.data() + rest.size()) {
+      return Fail("not a number as float.hex() writes it");
+    }
+  }
+  *number = negative ? -magnitude : magnitude;
+  return true;
+}
+
+bool ValuesReader::ReadItems(char close, Value* value, int depth) {
+  while (position_ < text_.size() && text_[position_] != close) {
+    if (!Read(&value->items.emplace_back(), depth + 1)) return false;
+  }
+  if (position_ == text_.size()) return Fail("a container without an end");
+  ++position_;
+  if (close == '}' && value->items.size() % 2 != 0) return Fail("a dictionary with a key that has no value");
+  return true;
+}
+
+bool ValuesReader::ReadOpen(std::string_view open, Value::Kind kind, Value* value, int depth) {
+  if (text_.substr(position_, open.size()) != open) return Fail("an unknown kind of value");
+  position_ += open.size();
+  value->kind = kind;
+  const char last = open.back();
+  return ReadItems(last == '[' ? ']' : last == '(' ? ')' : '}', value, depth);
+}
+
+bool ValuesReader::Read(Value* value, int depth) {
+  using Kind = Value::Kind;
+  if (position_ >= text_.size()) return Fail("a value is missing");
+  if (depth > kDepthMax) return Fail(absl::StrFormat("nested more than %d deep", kDepthMax));
+  if (left_-- == 0) return Fail("more values than are decoded at once");
+  std::string_view body;
+  const char tag = text_[position_];
+  switch (tag) {
+    case '[': return ReadOpen("[", Kind::kList, value, depth);
+    case '(': return ReadOpen("(", Kind::kTuple, value, depth);
+    case '{': return ReadOpen("{", Kind::kDict, value, depth);
+    case 'E': return ReadOpen("E{", Kind::kOrderedDict, value, depth);
+    case 'S': return ReadOpen("S(", Kind::kSet, value, depth);
+    case 'F': return ReadOpen("F(", Kind::kFrozenSet, value, depth);
+    case 'Z': return ReadOpen("Z(", Kind::kTorchSize, value, depth);
+    case '\'': value->kind = Kind::kText; return ReadQuoted(&value->text);
+    default: break;
+  }
+  ++position_;
+  switch (tag) {
+    case 'n': value->kind = Kind::kNone; return true;
+    case 't':
+    case 'f':
+      value->kind = Kind::kBool;
+      value->flag = tag == 't';
+      return true;
+    case 'i': {
+      value->kind = Kind::kInteger;
+      if (!ReadUntil(';', &body)) return false;
+      const std::string_view digits = body.substr(body.starts_with('-') ? 1 : 0);
+      if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) return Fail("not a whole number");
+      value->text = body;
+      return true;
+    }
+    case 'd':
+      value->kind = Kind::kFloat;
+      return ReadUntil(';', &body) && ReadFloat(body, &value->number);
+    case 'x':
+      value->kind = Kind::kFloat;
+      --position_;   // the x is part of the number
+      return ReadUntil(';', &body) && ReadFloat(body, &value->number);
+    case 'c':
+      value->kind = Kind::kComplex;
+      return ReadUntil(',', &body) && ReadFloat(body, &value->number) && ReadUntil(';', &body) &&
+             ReadFloat(body, &value->imaginary);
+    case 's':
+      value->kind = Kind::kText;
+      if (!ReadBase64(&value->text)) return false;
+      return codec::IsValidUtf8(value->text) || Fail("text that is not valid UTF-8");
+    case 'y':
+    case 'Y':
+      value->kind = tag == 'y' ? Kind::kBytes : Kind::kByteArray;
+      return ReadBase64(&value->text);
+    case 'N':
+      value->kind = Kind::kNumpyScalar;
+      if (!ReadQuoted(&value->text) || !Read(&value->items.emplace_back(), depth + 1)) return false;
+      return value->items[0].kind == Kind::kBytes || Fail("a numpy scalar without its bytes");
+    case 'T': value->kind = Kind::kTorchDType; return ReadQuoted(&value->text);
+    case 'D': value->kind = Kind::kTorchDevice; return ReadQuoted(&value->text);
+    case '@':
+      value->kind = Kind::kTyped;
+      return ReadQuoted(&value->text) && Read(&value->items.emplace_back(), depth + 1);
+    default: --position_; return Fail(absl::StrFormat("an unknown kind of value, byte 0x%02x", static_cast<unsigned char>(tag)));
+  }
+}
+
+}  // namespace neve::format

@@ -1,0 +1,61 @@
+// Decoder of the `neve.values` string and of blobs, for those who look at a checkpoint without Python. Runs nothing, imports
+// nothing: a pickled blob is only named. The grammar is in docs/format.md, "values".
+#ifndef NEVE_FORMAT_VALUES_H_
+#define NEVE_FORMAT_VALUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error/status.h"
+
+namespace neve::format {
+
+struct Value {
+  enum class Kind : uint8_t {
+    kNone, kBool, kInteger, kFloat, kComplex, kText, kBytes, kByteArray, kList, kTuple, kDict, kOrderedDict, kSet, kFrozenSet,
+    kNumpyScalar, kTorchSize, kTorchDType, kTorchDevice, kTyped,
+  };
+  Kind kind = Kind::kNone;
+  bool flag = false;
+  double number = 0, imaginary = 0;
+  std::string text;            // integer: decimal digits; text and bytes: themselves; numpy dtype, torch name, type name
+  std::vector<Value> items;    // members; dicts: key, value, key, value; numpy scalar: its bytes; typed: one
+};
+
+// Reads values one after another. The first failure (Damaged, with the byte) sticks. Bounded: containers nest at most 64 deep,
+// and one Next makes at most a million Values.
+class ValuesReader {
+ public:
+  explicit ValuesReader(std::string_view text) : text_(text) {}
+  bool AtEnd() const;   // only spaces, the padding, remain
+  absl::StatusOr<Value> Next();
+  size_t position() const { return position_; }
+
+ private:
+  bool Read(Value* value, int depth);
+  bool ReadItems(char close, Value* value, int depth);
+  bool ReadOpen(std::string_view open, Value::Kind kind, Value* value, int depth);
+  bool ReadQuoted(std::string* text);
+  bool ReadUntil(char end, std::string_view* text);
+  bool ReadFloat(std::string_view text, double* number);
+  bool ReadBase64(std::string* bytes);
+  bool Fail(const std::string& what);
+
+  std::string_view text_;
+  size_t position_ = 0;
+  size_t left_ = 0;            // Values that this Next may still make
+  absl::Status status_;
+};
+
+// What a person reads: close to Python's repr. Cut with "..." at about `bytes_max`.
+std::string DescribeValue(const Value& value, size_t bytes_max = 200);
+
+// The payload of a blob: its first byte tells what follows ('v' values, 'y' bytes, 's' text, 'p' a pickle).
+std::string DescribeBlob(std::string_view payload, size_t bytes_max = 200);
+
+}  // namespace neve::format
+
+#endif  // NEVE_FORMAT_VALUES_H_
