@@ -36,8 +36,10 @@ absl::Status PrivateFolder(const std::string& path, bool create) {
     NEVE_ASSIGN_OR_RETURN(facts, os::StatOpen(*folder));
   }
   if ((facts.st_mode & 0077) != 0) {
-    return Invalid(absl::StrFormat("%s: mode %04o lets others in; run `chmod 700 %s`, or set NEVE_RAM_DIR to a folder of "
-                                   "your own", path, facts.st_mode & 07777, path));
+    return Invalid(
+        absl::StrFormat("%s: mode %04o lets others in; run `chmod 700 %s`, or set NEVE_RAM_DIR to a folder of "
+                        "your own",
+                        path, facts.st_mode & 07777, path));
   }
   return absl::OkStatus();
 }

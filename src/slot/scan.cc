@@ -13,7 +13,7 @@ namespace {
 bool Inspect(const Uid& folder_uid, SlotInfo* info) {
   absl::StatusOr<os::File> file = OpenSlotFile(info->path, /*write=*/false, &info->file_bytes);
   if (!file.ok()) {
-    const bool resources = absl::IsResourceExhausted(file.status());   // out of descriptors: say so, do not hide the slot
+    const bool resources = absl::IsResourceExhausted(file.status());  // out of descriptors: say so, do not hide the slot
     if (resources) info->status = file.status();
     return resources;
   }

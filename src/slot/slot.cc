@@ -222,7 +222,7 @@ uint64_t FreeBytesBeside(const std::string& folder) {
 void RemoveDeadTemporaries(const std::string& folder) {
   absl::StatusOr<std::vector<os::DirectoryEntry>> entries = os::ListDirectory(folder);
   if (!entries.ok()) return;
-  os::ProcessId owner = os::CurrentProcess();   // the boot id is this one's: temporary names of another boot are dead too
+  os::ProcessId owner = os::CurrentProcess();  // the boot id is this one's: temporary names of another boot are dead too
   for (const os::DirectoryEntry& entry : *entries) {
     if (entry.is_directory || !ParseTemporaryName(entry.name, &owner) || os::IsAlive(owner)) continue;
     os::Unlink(os::JoinPath(folder, entry.name)).IgnoreError();

@@ -173,7 +173,8 @@ TEST_F(CaptureTest, ASY_01_ChangesAfterRunAreNotSeen) {
   EXPECT_TRUE(std::ranges::equal(captured.image.span(), before));
   for (uint64_t chunk = 0; chunk < plan.chunk_count(); ++chunk) {
     const uint64_t begin = chunk * kChunk;
-    EXPECT_EQ(captured.digests[chunk], codec::DigestOf(std::span(before).subspan(begin, std::min(kChunk, before.size() - begin))));
+    EXPECT_EQ(captured.digests[chunk],
+              codec::DigestOf(std::span(before).subspan(begin, std::min(kChunk, before.size() - begin))));
   }
 }
 

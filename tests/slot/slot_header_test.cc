@@ -172,8 +172,8 @@ TEST_F(SlotHeaderTest, IdentitiesThatMakeNoSenseAreDamagedEvenWithAGoodDigest) {
 TEST_F(SlotHeaderTest, TruncatedFilesAreDamaged) {
   const std::string path = SealedSlot();
   const std::string good = ReadWhole(path);
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{1111}, size_t{4095}, size_t{4096}, size_t{5000}, good.size() - 4096,
-                            good.size() - 1}) {
+  for (const size_t size :
+       {size_t{0}, size_t{1}, size_t{1111}, size_t{4095}, size_t{4096}, size_t{5000}, good.size() - 4096, good.size() - 1}) {
     WriteWhole(path, good.substr(0, size));
     EXPECT_TRUE(IsDamaged(Slot::OpenForReading(path).status())) << size;
     EXPECT_TRUE(IsDamaged(Slot::Adopt(path).status())) << size;
@@ -213,9 +213,10 @@ TEST_F(SlotHeaderTest, FilesThatAreNoSlotsOfOursAreInvalidAndNotFollowed) {
 TEST(SlotNameTest, NamesAreOurOwnOnly) {
   EXPECT_TRUE(IsSlotName(MakeSlotName(0)));
   EXPECT_TRUE(IsSlotName(MakeSlotName(123456)));
-  for (const char* name : {"", "r", ".slot", "r-.slot", "r1-.slot", "r1-0123456789abcdef", "r1-0123456789ABCDEF.slot",
-                           "r01-0123456789abcdef.slot", "rx-0123456789abcdef.slot", "r1-0123456789abcdef.slot2",
-                           "x1-0123456789abcdef.slot", "r-0123456789abcdef.slot", "r99999999999999999999-0123456789abcdef.slot"}) {
+  for (const char* name :
+       {"", "r", ".slot", "r-.slot", "r1-.slot", "r1-0123456789abcdef", "r1-0123456789ABCDEF.slot", "r01-0123456789abcdef.slot",
+        "rx-0123456789abcdef.slot", "r1-0123456789abcdef.slot2", "x1-0123456789abcdef.slot", "r-0123456789abcdef.slot",
+        "r99999999999999999999-0123456789abcdef.slot"}) {
     EXPECT_FALSE(IsSlotName(name)) << name;
   }
 }

@@ -43,8 +43,8 @@ class RamPlace final : public TierPlace {
   Uid uid_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Ram, TierConformance,
-                         ::testing::Values(TierParam{"ram", [] { return std::make_unique<RamPlace>(); }}), TierParamName);
+INSTANTIATE_TEST_SUITE_P(Ram, TierConformance, ::testing::Values(TierParam{"ram", [] { return std::make_unique<RamPlace>(); }}),
+                         TierParamName);
 
 }  // namespace
 }  // namespace neve::testing
