@@ -10,7 +10,9 @@ namespace neve::storage {
 
 absl::StatusOr<std::shared_ptr<IoLoop>> IoLoop::Start(const ring::Options& options) {
   std::shared_ptr<IoLoop> loop(new IoLoop());
-  loop->thread_ = sync::ThreadExecutor::Create({.name = "neve-file"});
+  // At normal priority: it computes next to nothing, and one that waits for a core while it holds a folder's lock or a lease
+  // makes others wait with it.
+  loop->thread_ = sync::ThreadExecutor::Create({.name = "neve-file", .background = false});
   if (loop->thread_ == nullptr) {
     loop->ended_ = true;
     return Exhausted("file tier: the system refuses another thread (see ulimit -u and the cgroup's pids.max)");
