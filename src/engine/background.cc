@@ -154,28 +154,50 @@ void EngineImpl::Collect(DurableTier& tier) {
 }
 
 void EngineImpl::CollectListed(DurableTier& tier, absl::StatusOr<storage::Listing> listing) {
-  std::vector<ImageKey> victims;
-  if (listing.ok()) {
-    const std::vector<catalog::TierListing> one = {{TierKind::kFile, tier.tier->info().place, absl::OkStatus(), *std::move(listing)}};
-    const std::vector<catalog::Save> saves = catalog::GroupSaves(one);
-    std::map<SaveId, double> best_values;
-    {
-      sync::MutexLock lock(mutex_);
-      for (const auto& [save, tags] : tags_) {
-        const auto tag = tags.find(tier.config.best_tag);
-        if (tag == tags.end()) continue;
-        if (const auto* number = std::get_if<double>(&tag->second)) best_values[save] = *number;
-        if (const auto* number = std::get_if<int64_t>(&tag->second)) best_values[save] = static_cast<double>(*number);
-      }
-    }
-    const catalog::RetentionRule rule{tier.config.keep, tier.config.best_tag, tier.config.best_is_max, tier.config.best_count};
-    for (const catalog::Save* save : catalog::ToRetire(saves, 0, rule, held_->All(), best_values, std::nullopt)) {
-      victims.push_back(save->KeyOf(options_.rank));
-    }
-  } else {
+  if (!listing.ok()) {
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=retention_failed place=\"%s\" error=\"%s\"", tier.tier->info().place,
                                                    std::string(listing.status().message())));
+    RetireAll(tier, {});
+    return;
   }
+  const std::vector<catalog::TierListing> one = {{TierKind::kFile, tier.tier->info().place, absl::OkStatus(), *listing}};
+  const std::vector<catalog::Save> saves = catalog::GroupSaves(one);
+  std::map<SaveId, double> best_values;
+  if (tier.config.best_count > 0) {
+    // Tags of this life are known; those of earlier lives stand in their records, one of which is read a turn.
+    sync::MutexLock lock(mutex_);
+    for (const catalog::Save& save : saves) {
+      if (!save.CompleteIn(0)) continue;
+      const auto known = tags_.find(save.save);
+      if (known == tags_.end()) {
+        tier.tier->OpenImage(save.KeyOf(options_.rank), [this, &tier, id = save.save, listing](auto reader) {
+          executor_->Post([this, &tier, id, listing, tags = reader.ok() ? (*reader)->record().tags : Tags{}] {
+            {
+              sync::MutexLock again(mutex_);
+              tags_.emplace(id, tags);
+            }
+            CollectListed(tier, listing);
+          });
+        });
+        return;
+      }
+      const auto tag = known->second.find(tier.config.best_tag);
+      if (tag == known->second.end()) continue;
+      if (const auto* number = std::get_if<double>(&tag->second)) best_values[save.save] = *number;
+      if (const auto* number = std::get_if<int64_t>(&tag->second)) best_values[save.save] = static_cast<double>(*number);
+    }
+  }
+  const catalog::RetentionRule rule{tier.config.keep, tier.config.best_tag, tier.config.best_is_max, tier.config.best_count};
+  std::vector<ImageKey> victims;
+  for (const catalog::Save* save : catalog::ToRetire(saves, 0, rule, held_->All(), best_values, std::nullopt)) {
+    victims.push_back(save->KeyOf(options_.rank));
+    sync::MutexLock lock(mutex_);
+    tags_.erase(save->save);
+  }
+  RetireAll(tier, victims);
+}
+
+void EngineImpl::RetireAll(DurableTier& tier, const std::vector<ImageKey>& victims) {
   auto left = std::make_shared<size_t>(victims.size() + 1);
   auto one_done = [this, &tier, left] {
     if (--*left > 0) return;

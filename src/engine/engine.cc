@@ -13,6 +13,7 @@
 #include "engine/engine_impl.h"
 #include "engine/identity.h"
 #include "format/names.h"
+#include "neve/places.h"
 #include "storage/file/file_tier.h"
 #include "storage/ram/ram_tier.h"
 
@@ -202,6 +203,15 @@ absl::Status EngineImpl::BeginLife() {
     EnqueueAdopted();
   }
   ready_pool_ = pool_.get();
+  // Leftovers of dead lives, off the step path; what belongs to a live process or to others is left alone.
+  for (auto& durable : durable_) {
+    slot_executor_->Post([place = durable->tier->info().place] {
+      const absl::StatusOr<GcReport> cleaned = CollectGarbage(place, {});
+      if (!cleaned.ok()) {
+        obs::Log(obs::Level::kInfo, absl::StrFormat("event=cleanup_failed place=\"%s\" error=\"%s\"", place, std::string(cleaned.status().message())));
+      }
+    });
+  }
   if (options_.grace_s > 0) {
     termination_ = std::make_unique<sync::TerminationWatch>([this] {
       obs::Log(obs::Level::kWarning, absl::StrFormat("event=sigterm grace_s=%.3g", options_.grace_s));

@@ -101,6 +101,7 @@ class EngineImpl : public Engine {
   void MayCommit(DurableTier& tier, storage::Done done);
   void Collect(DurableTier& tier);
   void CollectListed(DurableTier& tier, absl::StatusOr<storage::Listing> listing);
+  void RetireAll(DurableTier& tier, const std::vector<ImageKey>& victims);
   void NoteError(const absl::Status& status);
   void FlightEnded();
   absl::Status WaitIdle(double deadline_s);

@@ -60,7 +60,8 @@ DoctorCheck CheckDirect(const std::string& folder) {
   absl::Status status = file.status();
   if (status.ok()) {
     constexpr size_t kBlock = 4096;
-    std::unique_ptr<std::byte, decltype(&std::free)> block(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBlock)), &std::free);
+    std::unique_ptr<std::byte, decltype(&std::free)> block(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBlock)),
+                                                           &std::free);
     if (block == nullptr) {
       status = Exhausted("no memory for a block");
     } else {
@@ -136,7 +137,8 @@ DoctorCheck CheckSharedMemory() {
     return check;
   }
   check.ok = facts->ram_folder_free >= uint64_t{1} << 30;
-  check.found = absl::StrFormat("%s%s, %s free", name, folder.ok() ? "" : " (made by the first save)", Size(facts->ram_folder_free));
+  check.found = absl::StrFormat("%s%s, %s free", name, folder.ok() ? "" : " (made by the first save)",
+                                Size(facts->ram_folder_free));
   if (!check.ok) {
     check.advice = "little room for slots: mount a larger one (mount -o remount,size=..., docker run --shm-size), or set "
                    "NEVE_RAM_DIR";
@@ -199,8 +201,10 @@ std::vector<DoctorCheck> Doctor() {
   checks.push_back(CheckBudget());
   checks.push_back(CheckCpu());
   checks.push_back(CheckLibrary("cuda", {"libcuda.so.1"}, "only needed to save tensors on an NVIDIA GPU: install its driver"));
-  checks.push_back(CheckLibrary("libfabric", {"libfabric.so.1", "libfabric.so"}, "only needed for the peer tier, which is not in this version"));
-  checks.push_back(DoctorCheck{"s3", false, "not in this version", "use a file tier, and copy its folders with the store's own client"});
+  checks.push_back(CheckLibrary("libfabric", {"libfabric.so.1", "libfabric.so"},
+                                "only needed for the peer tier, which is not in this version"));
+  checks.push_back(DoctorCheck{"s3", false, "not in this version",
+                               "use a file tier, and copy its folders with the store's own client"});
   return checks;
 }
 

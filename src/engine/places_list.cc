@@ -136,7 +136,8 @@ class Lister {
         key.save = record->key.save;
         key.step = record->key.step;
       } else {
-        report_->notes.push_back(image.image_path + image.record_path + ": neither the folder's name nor a record tells the save");
+        report_->notes.push_back((image.image_path.empty() ? image.record_path : image.image_path) +
+                                 ": neither the folder's name nor a record tells the save");
         continue;
       }
       absl::Status status = image.record_path.empty() ? absl::OkStatus() : AsDamaged(record.status());
@@ -213,7 +214,8 @@ absl::StatusOr<ListReport> ListSaves(const std::string& place) {
   switch (info.kind) {
     case PlaceKind::kImageFile:
       if (!format::ParseShardName(os::BaseName(info.path)).has_value()) {
-        return Unsupported(absl::StrFormat("%s is a single file, not a folder of saves: `neve inspect` shows what is in it", place));
+        return Unsupported(absl::StrFormat("%s is a single file, not a folder of saves: `neve inspect` shows what is in it",
+                                           place));
       }
       lister.AddStepFolder(os::DirName(info.path));
       break;

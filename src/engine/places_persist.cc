@@ -9,26 +9,12 @@
 #include "base/codec/digest.h"
 #include "base/sync/crew.h"
 #include "base/sync/mutex.h"
-#include "base/sync/notification.h"
+#include "engine/blocking.h"
 
 namespace neve::engine {
 namespace {
 
 constexpr uint64_t kPieceBytes = 4u << 20;
-
-// Waits for one asynchronous call of a tier.
-template <typename Call>
-absl::Status Await(Call call) {
-  sync::Result<absl::Status> result;
-  call([&result](absl::Status status) { result.Set(std::move(status)); });
-  return result.Take();
-}
-template <typename T, typename Call>
-absl::StatusOr<T> AwaitWith(Call call) {
-  sync::Result<std::unique_ptr<absl::StatusOr<T>>> result;
-  call([&result](absl::StatusOr<T> value) { result.Set(std::make_unique<absl::StatusOr<T>>(std::move(value))); });
-  return std::move(*result.Take());
-}
 
 absl::Status CheckDigests(std::span<const std::byte> image, const format::CommitRecord& record, const std::string& path) {
   if (record.digests.size() != record.chunk_count()) {
@@ -88,20 +74,21 @@ absl::Status PersistSlot(const slot::Slot& slot, const format::CommitRecord& rec
   const std::span<const std::byte> image = slot.image().first(record.image_bytes);
   NEVE_RETURN_IF_ERROR(CheckDigests(image, record, slot.path()));
   NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<storage::ImageWriter> writer,
-                        (AwaitWith<std::shared_ptr<storage::ImageWriter>>([&](auto done) {
+                        (Await<std::shared_ptr<storage::ImageWriter>>([&](auto done) {
                           tier->BeginImage(record.key, record.image_bytes, std::move(done));
                         })));
   NEVE_RETURN_IF_ERROR(WriteAll(image, std::max(1, tier->info().queue_depth), writer.get(), advance));
-  return Await([&](storage::Done done) { writer->Commit(record, std::move(done)); });
+  return AwaitStatus([&](storage::Done done) { writer->Commit(record, std::move(done)); });
 }
 
 absl::Status EnsureIdentity(storage::Tier* tier, const format::JobIdentity& identity) {
   const std::string name(format::kJobFile);
-  const absl::Status made = Await(
-      [&](storage::Done done) { tier->WriteNote(name, format::EncodeJobIdentity(identity), /*exclusive=*/true, std::move(done)); });
+  const absl::Status made = AwaitStatus([&](storage::Done done) {
+    tier->WriteNote(name, format::EncodeJobIdentity(identity), /*exclusive=*/true, std::move(done));
+  });
   if (ErrnoOf(made) != EEXIST) return made;
   NEVE_ASSIGN_OR_RETURN(const std::string text,
-                        (AwaitWith<std::string>([&](auto done) { tier->ReadNote(name, std::move(done)); })));
+                        (Await<std::string>([&](auto done) { tier->ReadNote(name, std::move(done)); })));
   NEVE_ASSIGN_OR_RETURN(const format::JobIdentity there, format::DecodeJobIdentity(text));
   if (there.uid == identity.uid) return absl::OkStatus();
   return Invalid(absl::StrFormat("%s holds job %s of uid %s, RAM holds %s of uid %s", tier->info().place, there.name,

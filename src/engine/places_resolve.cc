@@ -50,9 +50,9 @@ absl::StatusOr<std::string> PlaceOfTier(std::string_view text) {
 }
 
 // Missing or not readable means that the place could not be reached; there is no telling what would be there.
-absl::Status Unreachable(const absl::Status& status) {
+absl::Status Unreachable(const absl::Status& status, const std::string& path) {
   if (status.code() != absl::StatusCode::kNotFound) return status;
-  return Unavailable(std::string(status.message()), ErrnoOf(status));
+  return Unavailable(path + ": no such file or folder", ErrnoOf(status));
 }
 
 absl::StatusOr<PlaceInfo> ResolveRam(const std::string& place) {
@@ -82,7 +82,7 @@ std::string ForeignFolder(const std::vector<os::DirectoryEntry>& entries) {
 absl::StatusOr<PlaceInfo> ResolveFolder(const std::string& path) {
   PlaceInfo info{PlaceKind::kEmptyFolder, path};
   absl::StatusOr<std::vector<os::DirectoryEntry>> entries = os::ListDirectory(path);
-  if (!entries.ok()) return Unreachable(entries.status());
+  if (!entries.ok()) return Unreachable(entries.status(), path);
   if (engine::LooksLikeStep(*entries)) {
     info.kind = PlaceKind::kStepFolder;
     return info;
@@ -125,8 +125,8 @@ absl::StatusOr<PlaceInfo> ResolvePlace(const std::string& place) {
   if (place.empty()) return Invalid("the place is empty; give a file, a folder, file:PATH or ram:[JOB]");
   for (const std::string_view scheme : {"s3://", "peer:", "agent:"}) {
     if (!HasPrefix(place, scheme)) continue;
-    return Unsupported(absl::StrFormat("%s: places of %s are not in this version; give a file, a folder, file:PATH or ram:[JOB]",
-                                       place, scheme));
+    return Unsupported(absl::StrFormat("%s names a place of a kind that is not in this version; give a file, a folder, "
+                                       "file:PATH or ram:[JOB]", place));
   }
   if (HasPrefix(place, "ram:")) return ResolveRam(place);
   std::string path = place;
@@ -137,7 +137,7 @@ absl::StatusOr<PlaceInfo> ResolvePlace(const std::string& place) {
   if (path.find('\0') != std::string::npos) return Invalid("a path cannot hold a NUL");
   path = WithoutTrailingSlashes(std::move(path));
   const absl::StatusOr<struct ::stat> facts = os::Stat(path);
-  if (!facts.ok()) return Unreachable(facts.status());
+  if (!facts.ok()) return Unreachable(facts.status(), path);
   if (S_ISDIR(facts->st_mode)) return ResolveFolder(path);
   if (S_ISREG(facts->st_mode)) {
     const std::optional<format::ShardName> shard = format::ParseShardName(os::BaseName(path));

@@ -150,13 +150,15 @@ class Verifier {
     }
     if (task.key.has_value() && record->key != *task.key) {
       Structural("identity", task.place, task.record_path,
-                 absl::StrFormat("the record is of step %d, save %s, rank %d of %d; its name says step %d, save %s, rank %d of %d",
+                 absl::StrFormat("the record is of step %d, save %s, rank %d of %d; its name says step %d, save %s, rank %d of "
+                                 "%d",
                                  record->key.step, record->key.save.ToString(), record->key.rank, record->key.world,
                                  task.key->step, task.key->save.ToString(), task.key->rank, task.key->world));
     }
     if (task.uid.known() && record->uid != task.uid) {
       Structural("identity", task.place, task.record_path,
-                 absl::StrFormat("the record belongs to a job of uid %s, the folder to %s", record->uid.ToHex(), task.uid.ToHex()));
+                 absl::StrFormat("the record belongs to a job of uid %s, the folder to %s", record->uid.ToHex(),
+                                 task.uid.ToHex()));
     }
     return *std::move(record);
   }

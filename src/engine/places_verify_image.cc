@@ -12,6 +12,7 @@
 #include "base/sync/mutex.h"
 #include "engine/places_folder.h"
 #include "format/image_header.h"
+#include "format/layout.h"
 
 namespace neve::engine {
 namespace {
@@ -105,7 +106,7 @@ class ImageVerifier {
                  static_cast<int64_t>(image_.bytes));
     } else if (image_.bytes > said) {
       size_reported_ = true;
-      Structural("trailing", absl::StrFormat("%d bytes after the %d that the record knows", image_.bytes - said, said), "",
+      Structural("trailing", absl::StrFormat("the record knows %d bytes, %d found", said, image_.bytes), "",
                  static_cast<int64_t>(said));
     }
     return image_.bytes == said;
@@ -124,7 +125,7 @@ class ImageVerifier {
     }
     const auto text = [&head] { return std::string_view(reinterpret_cast<const char*>(head.data()), head.size()); };
     const absl::StatusOr<uint64_t> needed = format::HeaderBytesNeeded(text(), image_.bytes);
-    if (!needed.ok()) return HeaderRefused(needed.status());
+    if (!needed.ok()) return HeaderRefused(needed.status(), EndsInHeader(text()) ? "truncated" : "header");
     const uint64_t have = std::min<uint64_t>(head.size(), *needed);
     head.resize(*needed);
     if (absl::Status status = image_.read(have, std::span(head).subspan(have)); !status.ok()) {
@@ -148,10 +149,18 @@ class ImageVerifier {
     return absl::OkStatus();
   }
 
-  absl::Status HeaderRefused(const absl::Status& status) {
+  // Whether the file ends before the header that its first bytes announce.
+  bool EndsInHeader(std::string_view head) const {
+    if (head.size() < sizeof(uint64_t)) return true;
+    uint64_t header_bytes = 0;
+    for (size_t i = 0; i < sizeof(uint64_t); ++i) header_bytes |= uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
+    return header_bytes <= format::kHeaderBytesMax && header_bytes > image_.bytes - sizeof(uint64_t);
+  }
+
+  absl::Status HeaderRefused(const absl::Status& status, const char* code = "header") {
     if (size_reported_) return absl::OkStatus();   // the same thing once more
     if (!image_.record.has_value() && status.code() == absl::StatusCode::kUnimplemented) return status;
-    Structural("header", std::string(status.message()), "", 0);
+    Structural(code, std::string(status.message()), "", 0);
     return absl::OkStatus();
   }
 
@@ -169,13 +178,20 @@ class ImageVerifier {
       if (tensor.offset + tensor.bytes > image_.bytes && (first == nullptr || tensor.offset < first->offset)) first = &tensor;
     }
     if (end == image_.bytes) return false;
-    if (size_reported_) return true;
+    if (size_reported_) {   // the record said it first; the header knows what it hits
+      Problem& said = report_->problems.back();
+      if (first == nullptr || said.code != "truncated") return true;
+      said.tensor = first->name;
+      said.message += "; the first tensor affected is " + first->name;
+      return true;
+    }
     if (first != nullptr) {
       Structural("truncated", absl::StrFormat("%d bytes expected by the header, %d found; the first tensor affected is %s", end,
                                               image_.bytes, first->name),
                  first->name, static_cast<int64_t>(image_.bytes));
     } else {
-      Structural("trailing", absl::StrFormat("%d bytes after the last tensor", image_.bytes - end), "", static_cast<int64_t>(end));
+      Structural("trailing", absl::StrFormat("the last tensor ends at byte %d, the file at %d", end, image_.bytes), "",
+                 static_cast<int64_t>(end));
     }
     return true;
   }

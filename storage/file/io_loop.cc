@@ -1,5 +1,8 @@
 #include "storage/file/io_loop.h"
 
+#include "absl/strings/str_format.h"
+#include "base/obs/log.h"
+
 #include <utility>
 
 #include "base/os/thread.h"
@@ -20,8 +23,12 @@ absl::StatusOr<std::shared_ptr<IoLoop>> IoLoop::Start(const ring::Options& optio
   absl::Status status;
   loop->thread_->Run([&] {
     BlockFileSignals();
-    absl::StatusOr<std::unique_ptr<ring::Ring>> ring = ring::Ring::Create(options);
+    std::string reason;
+    absl::StatusOr<std::unique_ptr<ring::Ring>> ring = ring::Ring::Create(options, &reason);
     status = ring.status();
+    if (ring.ok() && !reason.empty()) {
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=io_uring_unavailable engine=%s reason=\"%s\"", std::string((*ring)->engine()), reason));
+    }
     if (ring.ok()) loop->ring_ = std::move(*ring);
   });
   if (!status.ok()) {

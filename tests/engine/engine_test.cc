@@ -192,6 +192,66 @@ TEST_F(EngineTest, PinnedAndHeldSavesAreKept) {
   EXPECT_EQ(steps, (std::set<uint64_t>{1, 2, 4}));
 }
 
+TEST_F(EngineTest, TheBestByATagAreKeptAcrossLives) {
+  const std::vector<std::string> tiers = {"file:" + folder_ + "?keep=1&best=loss:min:2"};
+  TestState state;
+  const auto save = [&](uint64_t step, double loss) {
+    SaveRequest request{.step = step, .state = state.state, .addresses = state.addresses, .tags = {{"loss", loss}}};
+    auto ticket = engine_->Save(request);
+    ASSERT_TRUE(ticket.ok());
+    ASSERT_TRUE((*ticket)->Wait("file", 60).ok());
+    ASSERT_TRUE(engine_->Drain(60).ok());
+  };
+  ASSERT_TRUE(Open(tiers).ok());
+  save(1, 0.5);
+  save(2, 0.1);
+  save(3, 0.9);
+  ASSERT_TRUE(Open(tiers).ok());
+  save(4, 0.3);
+  save(5, 0.8);
+  std::set<uint64_t> steps;
+  const auto saves = engine_->Steps().value();
+  for (const SaveInfo& info : saves) steps.insert(info.step);
+  EXPECT_EQ(steps, (std::set<uint64_t>{2, 4, 5}));
+}
+
+TEST_F(EngineTest, ReplaceGivesTheOldestWaitingSaveUp) {
+  ASSERT_TRUE(Open({"ram:?slots=3", "file:" + folder_ + "?rate=1M"}, OnFull::kReplace).ok());
+  TestState state(1, 500'000);   // 2 MB: two seconds at the cap
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (uint64_t step = 1; step <= 4; ++step) {
+    state.Set(static_cast<float>(step));
+    auto ticket = Save(state, step);
+    ASSERT_TRUE(ticket.ok());
+    tickets.push_back(*ticket);
+  }
+  int replaced = 0;
+  for (const auto& ticket : tickets) {
+    const absl::Status status = ticket->Wait("file", 60);
+    if (absl::IsResourceExhausted(status)) ++replaced;
+  }
+  EXPECT_GE(replaced, 1);
+  EXPECT_TRUE(tickets.back()->Wait("file", 60).ok());
+}
+
+TEST_F(EngineTest, LeftoversOfADeadLifeAreRemovedByTheNextOthersFilesAreNot) {
+  ASSERT_TRUE(Open({"file:" + folder_}).ok());
+  TestState state;
+  SaveDone(state, 1);
+  engine_.reset();
+  const std::string leftover = job() + "/step-000000000002.i0001.s000001";
+  fs::create_directory(leftover);
+  std::ofstream(leftover + "/shard-00000-of-00001.safetensors") << "half";
+  std::ofstream(job() + "/notes.txt") << "mine";
+  // The life that left it is dead.
+  std::ofstream(job() + "/life-0001.json") << R"({"nonce":"x","host":"h","boot_id":"00000000-0000-0000-0000-000000000000","pid":1,"start_time":1,"world":1})";
+  ASSERT_TRUE(Open({"file:" + folder_}).ok());
+  SaveDone(state, 3);
+  ASSERT_TRUE(engine_->Close(true, 60).ok());
+  EXPECT_FALSE(fs::exists(leftover));
+  EXPECT_TRUE(fs::exists(job() + "/notes.txt"));
+}
+
 TEST_F(EngineTest, ASY_05_ManySavesEachHoldTheirOwnStep) {
   ASSERT_TRUE(Open({"ram:?slots=3", "file:" + folder_}).ok());
   TestState state(3, 5000);
