@@ -54,7 +54,7 @@ class Tensors:
         """Asks for a tensor; in `target`'s memory when given (shape and dtype were compared)."""
         known = self._wants.get(node.index)
         if known is None:
-            logical = self._header.tensors[node.index]
+            logical = exact_strides(self._header.tensors[node.index], node)
             device = self._device(node) if target is None else None
             self._wants[node.index] = Want(logical, node, target, device)
         elif target is not None and known.target is None:
@@ -225,6 +225,17 @@ class Tensors:
         targets = [want.target for want in self._wants.values() if isinstance(want.target, torch.Tensor)]
         if targets:
             bump(targets)
+
+
+def exact_strides(logical: Logical, node: SavedTensor) -> Logical:
+    """The tensor with the strides of its node, which may differ from the image's only where they do not matter."""
+    strides = node.extra.get("st")
+    if strides is None:
+        return logical
+    plain = all(type(stride) is int and 0 <= stride < 1 << 40 for stride in strides)
+    if not plain or len(strides) != len(logical.shape) or not _tensors.is_row_major(logical.shape, strides):
+        raise Damaged(f"{node.name} has strides {strides} in neve.tree, which its bytes do not have")
+    return logical._replace(strides=tuple(strides))
 
 
 def target_device(saved_on: Optional[str], map_location: Any, name: str) -> Optional[Any]:

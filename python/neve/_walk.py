@@ -234,7 +234,10 @@ class Walker:
             self._seen[id(tensor)] = (unique, True, len(self.torch_index))
         self._keep.append(tensor)
         self.torch_index.append(len(self.specs))
-        self.specs.append(Spec(unique, dtype, tuple(stored.shape), tuple(stored.stride())))
+        shape, strides = tuple(stored.shape), tuple(stored.stride())
+        self.specs.append(Spec(unique, dtype, shape, strides))
+        if _tensors.is_row_major(shape, strides) and strides != _tensors.row_major(shape):
+            extra["st"] = list(strides)   # bytes in order, but with odd strides where an extent is 1, or none is there
         attributes = self._visit_attributes(tensor, path, name or _names.ROOT_NAME) if vars(tensor) else None
         if natural and not extra and not lazy and attributes is None and name:
             return _PLAIN

@@ -41,7 +41,10 @@ def job(tmp_path):
 
     yield open_job
     for checkpointer in opened:
-        checkpointer.close(final=False)
+        try:
+            checkpointer.close(final=False, deadline=5)
+        except neve.Error:
+            pass   # a test that made its tiers fail or slow has looked at that itself
 
 
 @pytest.fixture

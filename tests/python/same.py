@@ -9,7 +9,7 @@ import torch
 def bits(tensor):
     """The logical bytes of a tensor, whatever its dtype."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return flat.view(-1).view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 def difference(a, b, path="state", strides=True):
@@ -29,7 +29,9 @@ def difference(a, b, path="state", strides=True):
             found = difference(a[key], b[key], f"{path}[{key!r}]", strides)
             if found:
                 return found
-        return difference(getattr(a, "__dict__", {}), getattr(b, "__dict__", {}), path + ".__dict__", strides)
+        if getattr(a, "__dict__", None) or getattr(b, "__dict__", None):
+            return difference(vars(a), vars(b), path + ".__dict__", strides)
+        return None
     if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return f"{path}: {len(a)} and {len(b)} items"
