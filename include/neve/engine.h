@@ -167,6 +167,7 @@ struct FindRequest {
   std::optional<uint64_t> step;          // that step's newest save, else the newest complete save
   std::optional<SaveId> before;          // only saves older than this (fallback)
   std::vector<std::string> allow_missing;   // tier names that may be unreachable
+  bool fallback = false;                 // a save whose header cannot be read is passed over for the next older one
 };
 
 // ---- Engine ----

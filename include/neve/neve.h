@@ -153,8 +153,9 @@ typedef struct neve_find_request {
   int64_t before_incarnation;        /* < 0: no bound; else only saves older than (incarnation, sequence) */
   uint64_t before_sequence;
   const char* allow_missing;         /* NULL, or tier names separated by commas */
+  int fallback;                      /* != 0: a save whose header cannot be read is passed over for the next older one */
 } neve_find_request;
-#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL}
+#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL, 0}
 
 NEVE_API neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error);
 /* Any image or .safetensors file. */

@@ -99,6 +99,7 @@ class FindRequest(Sized):
         ("before_incarnation", c_int64),
         ("before_sequence", c_uint64),
         ("allow_missing", c_char_p),
+        ("fallback", c_int),
     ]
     _initial_ = {"step": -1, "before_incarnation": -1}
 

@@ -231,7 +231,7 @@ class Checkpointer:
         before: Optional[Tuple[int, int]] = None
         while True:
             try:
-                image = self._find(wanted, before, tiers)
+                image = self._find(wanted, before, tiers, fallback)
             except (NotFound, DataLoss) as error:
                 if first is not None:
                     raise first from error
@@ -250,8 +250,8 @@ class Checkpointer:
             finally:
                 image.close()
 
-    def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes]) -> Image:
-        request = _abi.FindRequest.new(step=-1 if step is None else step, allow_missing=tiers)
+    def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes], fallback: bool) -> Image:
+        request = _abi.FindRequest.new(step=-1 if step is None else step, allow_missing=tiers, fallback=int(fallback))
         if before is not None:
             request.before_incarnation, request.before_sequence = before
         handle = ctypes.c_void_p()

@@ -377,6 +377,7 @@ neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request
         find.before = neve::SaveId{static_cast<uint32_t>(request->before_incarnation), request->before_sequence};
       }
       find.allow_missing = SplitCommas(request->allow_missing);
+      find.fallback = request->fallback != 0;
     }
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> found, engine->engine->Find(find));
     *image = new neve_image{std::move(found)};

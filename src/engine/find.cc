@@ -43,9 +43,10 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
   std::string reasons;
   bool any_record = false, step_seen = false;
   absl::Status step_error;
+  std::optional<uint64_t> wanted = request.step;
   for (const catalog::Save& save : saves) {
     if (request.before.has_value() && !(save.save < *request.before)) continue;
-    if (request.step.has_value() && save.step != *request.step) continue;
+    if (wanted.has_value() && save.step != *wanted) continue;
     step_seen = true;
     any_record |= save.any_record;
     std::string reason = save.reason;
@@ -101,14 +102,20 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
         parts.on_destroy = [held = held_, id = save.save] { held->Release(id); };
         auto made = MakeImage(std::move(parts));
         if (made.ok()) return made;
-        // The header itself is lost: the caller decides about an older save (fallback).
-        return Annotate(made.status(), SaveText(save));
+        // The header itself is lost.
+        if (!request.fallback) return Annotate(made.status(), SaveText(save));
+        reason = std::string(made.status().message());
+        if (step_error.ok()) step_error = made.status();
       }
     }
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=save_skipped step=%d save=%s reason=\"%s\"", save.step, save.save.ToString(), reason));
     constexpr size_t kReasonsMax = 4000;
     if (reasons.size() < kReasonsMax) reasons += "\n  " + SaveText(save) + ": " + reason;
-    if (request.step.has_value()) {
+    if (wanted.has_value() && request.fallback) {
+      wanted.reset();   // from here on any older save will do
+      continue;
+    }
+    if (wanted.has_value()) {
       const std::string message = absl::StrFormat("%s is not complete: %s", SaveText(save), reason);
       return IsDamaged(step_error) ? Damaged(message) : DataLoss(message);
     }

@@ -146,6 +146,27 @@ TEST_F(EngineTest, RET_04_IncompleteSavesAreSkippedWithAReason) {
   EXPECT_TRUE(absl::IsNotFound(engine_->Find({.step = 44}).status()));
 }
 
+TEST_F(EngineTest, FallbackPassesASaveWhoseHeaderIsLost) {
+  ASSERT_TRUE(Open({"file:" + folder_}).ok());
+  TestState state;
+  for (uint64_t step : {1, 2}) {
+    state.Set(static_cast<float>(step));
+    SaveDone(state, step);
+  }
+  engine_.reset();
+  for (const auto& image : FilesUnder(job(), ".safetensors")) {
+    if (image.string().find("step-000000000002") != std::string::npos) FlipByte(image, 20);
+  }
+  ASSERT_TRUE(Open({"file:" + folder_}).ok());
+  EXPECT_TRUE(absl::IsDataLoss(engine_->Find({}).status()));
+  EXPECT_TRUE(absl::IsDataLoss(engine_->Find({.step = 2}).status()));
+  for (const FindRequest& request : {FindRequest{.fallback = true}, FindRequest{.step = 2, .fallback = true}}) {
+    auto image = engine_->Find(request);
+    ASSERT_TRUE(image.ok()) << image.status();
+    EXPECT_EQ((*image)->info().step, 1u);
+  }
+}
+
 TEST_F(EngineTest, RecordsWithoutACompleteSaveAreDataLossNotAFreshStart) {
   ASSERT_TRUE(Open({"file:" + folder_}).ok());
   TestState state;
