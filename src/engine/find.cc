@@ -43,10 +43,11 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
   std::string reasons;
   bool any_record = false, step_seen = false;
   absl::Status step_error;
-  std::optional<uint64_t> wanted = request.step;
+  bool by_step = request.step.has_value();
+  const uint64_t wanted = request.step.value_or(0);
   for (const catalog::Save& save : saves) {
     if (request.before.has_value() && !(save.save < *request.before)) continue;
-    if (wanted.has_value() && save.step != *wanted) continue;
+    if (by_step && save.step != wanted) continue;
     step_seen = true;
     any_record |= save.any_record;
     std::string reason = save.reason;
@@ -111,11 +112,11 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=save_skipped step=%d save=%s reason=\"%s\"", save.step, save.save.ToString(), reason));
     constexpr size_t kReasonsMax = 4000;
     if (reasons.size() < kReasonsMax) reasons += "\n  " + SaveText(save) + ": " + reason;
-    if (wanted.has_value() && request.fallback) {
-      wanted.reset();   // from here on any older save will do
+    if (by_step && request.fallback) {
+      by_step = false;   // from here on any older save will do
       continue;
     }
-    if (wanted.has_value()) {
+    if (by_step) {
       const std::string message = absl::StrFormat("%s is not complete: %s", SaveText(save), reason);
       return IsDamaged(step_error) ? Damaged(message) : DataLoss(message);
     }
