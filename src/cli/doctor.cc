@@ -8,12 +8,16 @@
 namespace neve::cli {
 
 int RunDoctor(Console& console) {
+  constexpr size_t kIndent = 3;
   Json list = Json::array();
   std::string text;
   for (const DoctorCheck& check : Doctor()) {
-    text += absl::StrFormat("%s %-14s %s\n", check.ok ? console.Styled("ok", Style::kGood) : console.Styled("--", Style::kWarn),
-                            check.name, EscapedMessage(check.found));
-    if (!check.advice.empty()) text += console.Styled("                  " + EscapedMessage(check.advice), Style::kDim) + "\n";
+    // The first line begins with the verdict in place of its indentation.
+    text += check.ok ? console.Styled("ok", Style::kGood) : console.Styled("--", Style::kWarn);
+    text += Wrapped(absl::StrFormat("%-14s %s", check.name, EscapedMessage(check.found)), kIndent, console.columns()).substr(2);
+    if (!check.advice.empty()) {
+      text += console.Styled(Wrapped(EscapedMessage(check.advice), kIndent + 15, console.columns()), Style::kDim);
+    }
     list.push_back({{"name", check.name}, {"ok", check.ok}, {"found", check.found}, {"advice", check.advice}});
   }
   console.Out(text);

@@ -7,12 +7,20 @@
 #include "neve/places.h"
 
 namespace neve::cli {
+namespace {
+
+std::string WithoutPrefix(const std::string& text, std::string_view prefix) {
+  return text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text;
+}
+
+}  // namespace
 
 int RunGc(Console& console, const std::vector<std::string>& places, std::optional<uint64_t> keep, bool dry_run) {
   int code = 0;
   uint64_t bytes = 0;
+  bool looked = false;
   Json list = Json::array();
-  std::vector<std::vector<std::string>> rows;
+  std::string text;
   for (const std::string& place : places) {
     absl::StatusOr<GcReport> report = CollectGarbage(place, {.dry_run = dry_run, .keep = keep});
     if (!report.ok()) {
@@ -20,12 +28,14 @@ int RunGc(Console& console, const std::vector<std::string>& places, std::optiona
       code = std::max(code, ExitCodeOf(report.status()));
       continue;
     }
+    looked = true;
     code = std::max(code, ExitCodeOf(report->worst));
     for (const GcReport::Item& item : report->items) {
       const bool goes = item.outcome == "removed" || item.outcome == "would remove";
       if (goes) bytes += item.bytes;
-      rows.push_back({goes ? item.outcome : "kept", item.what, HumanBytes(item.bytes), Escaped(item.path)});
-      if (!goes) rows.push_back({"", "", "", "  " + EscapedMessage(item.outcome)});
+      text += absl::StrFormat("%s %s, %s: %s\n", goes ? item.outcome : console.Styled("kept", Style::kWarn), item.what,
+                              HumanBytes(item.bytes), Escaped(item.path));
+      if (!goes) text += Wrapped(EscapedMessage(WithoutPrefix(item.outcome, "kept: ")), 4, console.columns());
       Json json;
       json["path"] = item.path;
       json["what"] = item.what;
@@ -34,9 +44,11 @@ int RunGc(Console& console, const std::vector<std::string>& places, std::optiona
       list.push_back(std::move(json));
     }
   }
-  console.Out(Table(rows, {2}));
-  console.Out(rows.empty() ? "nothing to remove\n"
-                           : absl::StrFormat("%s %s\n", HumanBytes(bytes), dry_run ? "would be freed" : "freed"));
+  console.Out(text);
+  if (looked) {
+    console.Out(text.empty() ? "nothing to remove\n"
+                             : absl::StrFormat("%s %s\n", HumanBytes(bytes), dry_run ? "would be freed" : "freed"));
+  }
   if (console.json) {
     Json document;
     document["dry_run"] = dry_run;

@@ -16,7 +16,6 @@ namespace {
 constexpr uint64_t kFirstBytes = 512;   // enough to tell what a foreign file is
 constexpr std::string_view kImageSuffix = ".safetensors", kRecordSuffix = ".commit.json";
 
-// A foreign file can be told by its beginning, where a name or a note in it would mislead.
 std::string_view AsText(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -80,7 +79,10 @@ absl::StatusOr<InspectedFile> InspectFile(const std::string& path, bool lenient)
   if (!S_ISREG(facts.st_mode)) return Unsupported(path + " is not a regular file");
   const uint64_t file_bytes = static_cast<uint64_t>(facts.st_size);
   absl::StatusOr<std::vector<std::byte>> head = ReadHead(file, file_bytes);
-  if (!head.ok()) return head.status().message().find(path) == absl::string_view::npos ? Annotate(head.status(), path) : head.status();
+  if (!head.ok()) {
+    const bool named = std::string(head.status().message()).find(path) != std::string::npos;
+    return named ? head.status() : Annotate(head.status(), path);
+  }
   InspectedFile inspected;
   inspected.path = path;
   absl::StatusOr<format::ImageHeader> header =
@@ -121,7 +123,8 @@ absl::StatusOr<InspectedPlace> FindFiles(const std::string& place, int64_t step)
       return Unsupported(absl::StrFormat("%s is a root of %d job folders; give one of them, such as %s", place,
                                          info.job_folders.size(), info.job_folders.front()));
     case PlaceKind::kRam:
-      return Unsupported("inspect reads files; `neve ls ram:` and `neve verify ram:` look at RAM, `neve recover` brings it to files");
+      return Unsupported("inspect reads files; `neve ls ram:` and `neve verify ram:` look at RAM, `neve recover` brings it to "
+                         "files");
     case PlaceKind::kEmptyFolder:
       return Unsupported(absl::StrFormat("%s holds nothing of neve", place));
     case PlaceKind::kForeign:

@@ -37,7 +37,8 @@ ShownValue ShownFloat(double value) {
 
 ShownValue ShownBytes(std::string_view bytes, const char* name) {
   const std::string text = codec::Base64UrlEncode(bytes);
-  return {Json{{name, text}}, absl::StrFormat("%s of %d (%s)", std::string_view(name).substr(1), bytes.size(), Shortened(text, 40))};
+  return {Json{{name, text}},
+          absl::StrFormat("%s of %d (%s)", std::string_view(name).substr(1), bytes.size(), Shortened(text, 40))};
 }
 
 std::optional<int64_t> SmallInt(std::string_view text) {

@@ -36,7 +36,8 @@ struct Arguments {
   int64_t keep = -1;
 };
 
-CLI::App* AddVerb(CLI::App& app, Console* console, const std::string& name, const std::string& does, const std::string& examples) {
+CLI::App* AddVerb(CLI::App& app, Console* console, const std::string& name, const std::string& does,
+                  const std::string& examples) {
   CLI::App* verb = app.add_subcommand(name, does);
   verb->footer(kPlaces + std::string("\nExamples:\n") + examples + kExits);
   verb->add_flag("--json", console->json, "one JSON document on stdout; text for people goes to stderr");

@@ -124,6 +124,22 @@ std::string Shortened(std::string_view text, size_t width) {
   return std::string(text.substr(0, starts[head])) + "..." + std::string(text.substr(starts[columns - tail]));
 }
 
+std::string Wrapped(std::string_view text, size_t indent, size_t width) {
+  std::string out;
+  std::string line;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    if (!line.empty() && indent + Width(line) + 1 + Width(word) > width) {
+      out += std::string(indent, ' ') + line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + std::string(word);
+    at = end + 1;
+  }
+  return out + std::string(indent, ' ') + line + "\n";
+}
+
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& right) {
   std::vector<size_t> widths;
   for (const std::vector<std::string>& row : rows) {

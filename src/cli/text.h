@@ -28,6 +28,9 @@ size_t Width(std::string_view text);
 // At most `width` columns, the middle replaced by "..." where it is longer.
 std::string Shortened(std::string_view text, size_t width);
 
+// Lines of at most `width` columns, broken at spaces, each indented; longer words stay whole. Ends with a line break.
+std::string Wrapped(std::string_view text, size_t indent, size_t width);
+
 // Rows of cells, aligned; the last column is never padded. `right`: column numbers that align to the right.
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& right);
 

@@ -35,7 +35,8 @@ std::string ProblemText(const Problem& problem, const Console& console) {
 // Structure before digests, and what could not be read at all above both.
 int CodeOf(const VerifyReport& report) {
   int code = report.ok ? 0 : 1;
-  const bool only_io = std::all_of(report.problems.begin(), report.problems.end(), [](const Problem& p) { return p.code == "io"; });
+  const bool only_io = std::all_of(report.problems.begin(), report.problems.end(),
+                                   [](const Problem& problem) { return problem.code == "io"; });
   if (only_io) code = 0;
   if (report.structural) code = 4;
   return std::max(code, ExitCodeOf(report.worst));
@@ -72,7 +73,7 @@ int RunVerify(Console& console, const std::vector<std::string>& places, int64_t 
     ok = ok && report->ok;
     checked_bytes += report->checked_bytes;
     code = std::max(code, CodeOf(*report));
-    console.Out(absl::StrFormat("%s: %s, %s checked\n", Escaped(place),
+    console.Out(absl::StrFormat("%s %s, %s checked\n", Escaped(place),
                                 report->ok ? console.Styled("ok", Style::kGood)
                                            : console.Styled(Counted(report->problems.size(), "problem"), Style::kBad),
                                 HumanBytes(report->checked_bytes)));
