@@ -46,8 +46,8 @@ absl::StatusOr<std::shared_ptr<ImageReader>> OpenFileImage(const std::shared_ptr
   absl::StatusOr<format::CommitRecord> record = format::DecodeRecord(text);
   if (!record.ok()) return Annotate(record.status(), record_path);
   if (record->key != key) {
-    return Damaged(absl::StrFormat("%s is the record of another image: step %u %s rank %u of %u", record_path,
-                                   record->key.step, record->key.save.ToString(), record->key.rank, record->key.world));
+    return Damaged(absl::StrFormat("%s is the record of another image: step %u %s rank %u of %u", record_path, record->key.step,
+                                   record->key.save.ToString(), record->key.rank, record->key.world));
   }
   absl::StatusOr<std::shared_ptr<ImageFile>> file = core->OpenImageFile(image_path, O_RDONLY);
   if (absl::IsNotFound(file.status())) {

@@ -26,8 +26,8 @@ struct Draft {
   uint64_t written_bytes = 0;
   bool committing = false;
   bool committed = false;
-  bool abandoned = false;       // the writer is gone
-  absl::Status sync_failure;    // of fdatasync: the kernel reports it once, so it must not be tried again
+  bool abandoned = false;     // the writer is gone
+  absl::Status sync_failure;  // of fdatasync: the kernel reports it once, so it must not be tried again
 };
 
 void RemoveImage(const Draft& draft) {
@@ -103,12 +103,12 @@ absl::Status CheckCommit(const Draft& draft, const format::CommitRecord& record)
     return Invalid(absl::StrFormat("%s: commit was called twice", draft.path));
   }
   if (record.key != draft.key || record.image_bytes != draft.image_bytes) {
-    return Invalid(absl::StrFormat("%s: the record is of another image or of %u bytes, not %u", draft.path,
-                                   record.image_bytes, draft.image_bytes));
+    return Invalid(absl::StrFormat("%s: the record is of another image or of %u bytes, not %u", draft.path, record.image_bytes,
+                                   draft.image_bytes));
   }
   if (draft.written_bytes != draft.image_bytes) {
-    return Invalid(absl::StrFormat("%s: %u of %u bytes were written before the commit", draft.path, draft.written_bytes,
-                                   draft.image_bytes));
+    return Invalid(
+        absl::StrFormat("%s: %u of %u bytes were written before the commit", draft.path, draft.written_bytes, draft.image_bytes));
   }
   NEVE_RETURN_IF_ERROR(draft.sync_failure);
   return draft.file->writeback;
@@ -213,7 +213,7 @@ absl::StatusOr<std::shared_ptr<ImageWriter>> BeginFileImage(const std::shared_pt
   draft->key = key;
   draft->image_bytes = image_bytes;
   draft->path = core->folder.ImagePath(key);
-  NEVE_RETURN_IF_ERROR(os::Unlink(draft->path));   // a leftover without a record
+  NEVE_RETURN_IF_ERROR(os::Unlink(draft->path));  // a leftover without a record
 
   const uint64_t room = RoundUpToBlock(image_bytes);
   absl::StatusOr<std::shared_ptr<ImageFile>> file = CreateImageFile(*core, key, room, draft->path);

@@ -24,7 +24,7 @@ absl::Status RetireImage(TierCore& core, const ImageKey& key) {
   if (!exists || !os::Exists(folder)) return absl::OkStatus();
   NEVE_RETURN_IF_ERROR(os::Unlink(core.folder.RecordPath(key)));
   if (absl::Status synced = os::FsyncDirectory(folder); !synced.ok()) {
-    return absl::IsNotFound(synced) ? absl::OkStatus() : synced;   // another rank took the last of it away
+    return absl::IsNotFound(synced) ? absl::OkStatus() : synced;  // another rank took the last of it away
   }
   if (!core.spares.Keep(image_path, key.rank)) NEVE_RETURN_IF_ERROR(os::Unlink(image_path));
   core.folder.RemoveSaveFolderIfEmpty(key);
@@ -44,8 +44,8 @@ absl::Status SetPin(TierCore& core, const ImageKey& key, bool pinned) {
 }
 
 // Through the page cache: the last block must not be padded in a file that has its final size.
-void HealImage(const std::shared_ptr<TierCore>& core, const ImageKey& key, uint64_t offset,
-               std::span<const std::byte> source, Done done) {
+void HealImage(const std::shared_ptr<TierCore>& core, const ImageKey& key, uint64_t offset, std::span<const std::byte> source,
+               Done done) {
   const std::string path = core->folder.ImagePath(key);
   auto file = std::make_shared<ImageFile>();
   const absl::Status opened = [&]() -> absl::Status {
@@ -92,9 +92,8 @@ class FileTier : public Tier {
     PostOrClose(*core_, std::move(done), [core = core_](DoneWith<Listing> done) { done(ListJobFolder(core->folder)); });
   }
   void OpenImage(const ImageKey& key, DoneWith<std::shared_ptr<ImageReader>> done) override {
-    PostOrClose(*core_, std::move(done), [core = core_, key](DoneWith<std::shared_ptr<ImageReader>> done) {
-      done(OpenFileImage(core, key));
-    });
+    PostOrClose(*core_, std::move(done),
+                [core = core_, key](DoneWith<std::shared_ptr<ImageReader>> done) { done(OpenFileImage(core, key)); });
   }
   void BeginImage(const ImageKey& key, uint64_t image_bytes, DoneWith<std::shared_ptr<ImageWriter>> done) override {
     PostOrClose(*core_, std::move(done), [core = core_, key, image_bytes](DoneWith<std::shared_ptr<ImageWriter>> done) {
@@ -102,9 +101,8 @@ class FileTier : public Tier {
     });
   }
   void Heal(const ImageKey& key, uint64_t offset, std::span<const std::byte> source, Done done) override {
-    PostOrClose(*core_, std::move(done), [core = core_, key, offset, source](Done done) {
-      HealImage(core, key, offset, source, std::move(done));
-    });
+    PostOrClose(*core_, std::move(done),
+                [core = core_, key, offset, source](Done done) { HealImage(core, key, offset, source, std::move(done)); });
   }
   void Retire(const ImageKey& key, Done done) override {
     PostOrClose(*core_, std::move(done), [core = core_, key](Done done) { done(RetireImage(*core, key)); });
@@ -113,9 +111,8 @@ class FileTier : public Tier {
     PostOrClose(*core_, std::move(done), [core = core_, key, pinned](Done done) { done(SetPin(*core, key, pinned)); });
   }
   void ReadNote(const std::string& name, DoneWith<std::string> done) override {
-    PostOrClose(*core_, std::move(done), [core = core_, name](DoneWith<std::string> done) {
-      done(ReadNoteFile(core->folder, name));
-    });
+    PostOrClose(*core_, std::move(done),
+                [core = core_, name](DoneWith<std::string> done) { done(ReadNoteFile(core->folder, name)); });
   }
   void WriteNote(const std::string& name, const std::string& content, bool exclusive, Done done) override {
     PostOrClose(*core_, std::move(done), [core = core_, name, content, exclusive](Done done) {

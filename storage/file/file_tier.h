@@ -27,13 +27,13 @@
 namespace neve::storage {
 
 struct FileTierOptions {
-  std::string job_folder;        // step folders lie directly inside
-  std::string root;              // must exist, else everything is Unavailable (an unmounted disk looks so); "": the parent
-                                 // of job_folder need not exist and is made by the first write
-  int queue_depth = 4;           // 4 MiB pieces: deeper queues were slower
+  std::string job_folder;  // step folders lie directly inside
+  std::string root;        // must exist, else everything is Unavailable (an unmounted disk looks so); "": the parent
+                           // of job_folder need not exist and is made by the first write
+  int queue_depth = 4;     // 4 MiB pieces: deeper queues were slower
   int spares_max = 2;
-  std::string engine;            // as ring::Options
-  bool direct = true;            // try O_DIRECT; falls back to buffered writes with a bounded dirty window
+  std::string engine;  // as ring::Options
+  bool direct = true;  // try O_DIRECT; falls back to buffered writes with a bounded dirty window
 };
 
 // Starts the tier's thread. Touches nothing on disk.

@@ -27,7 +27,8 @@ absl::StatusOr<std::shared_ptr<IoLoop>> IoLoop::Start(const ring::Options& optio
     absl::StatusOr<std::unique_ptr<ring::Ring>> ring = ring::Ring::Create(options, &reason);
     status = ring.status();
     if (ring.ok() && !reason.empty()) {
-      obs::Log(obs::Level::kWarning, absl::StrFormat("event=io_uring_unavailable engine=%s reason=\"%s\"", std::string((*ring)->engine()), reason));
+      obs::Log(obs::Level::kWarning,
+               absl::StrFormat("event=io_uring_unavailable engine=%s reason=\"%s\"", std::string((*ring)->engine()), reason));
     }
     if (ring.ok()) loop->ring_ = std::move(*ring);
   });

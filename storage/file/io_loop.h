@@ -35,7 +35,7 @@ class IoLoop {
   void RunAndWait(Task task);
   void Stop();
 
-  ring::Ring& ring() { return *ring_; }   // thread: the loop's only
+  ring::Ring& ring() { return *ring_; }  // thread: the loop's only
 
  private:
   IoLoop();
@@ -43,13 +43,13 @@ class IoLoop {
   bool Forked() const;
   void PushLocked(Task task) NEVE_REQUIRES(mutex_);
 
-  const uint64_t generation_;             // of the process that has the thread
+  const uint64_t generation_;  // of the process that has the thread
   sync::Mutex mutex_;
   std::deque<Task> mailbox_ NEVE_GUARDED_BY(mutex_);
   bool stopping_ NEVE_GUARDED_BY(mutex_) = false;
   bool ended_ NEVE_GUARDED_BY(mutex_) = false;
-  sync::Mutex after_end_;                 // one clean-up at a time
-  std::unique_ptr<ring::Ring> ring_;      // made and destroyed on the loop; others only Wake it, under mutex_ while !ended_
+  sync::Mutex after_end_;             // one clean-up at a time
+  std::unique_ptr<ring::Ring> ring_;  // made and destroyed on the loop; others only Wake it, under mutex_ while !ended_
   std::unique_ptr<sync::ThreadExecutor> thread_;
 };
 

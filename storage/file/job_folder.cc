@@ -45,8 +45,7 @@ absl::StatusOr<bool> JobFolder::Exists() const {
   }
   NEVE_RETURN_IF_ERROR(folder.status());
   if (!S_ISDIR(folder->st_mode)) {
-    return Unavailable(absl::StrFormat("file tier: %s is not a folder; move it away or choose another place", path_),
-                       ENOTDIR);
+    return Unavailable(absl::StrFormat("file tier: %s is not a folder; move it away or choose another place", path_), ENOTDIR);
   }
   return true;
 }

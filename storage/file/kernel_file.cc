@@ -62,8 +62,8 @@ bool DirectTransfersFit(const os::File& file, uint64_t alignment) {
   struct statx status{};
   if (::statx(file.fd.get(), "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return true;
   if ((status.stx_mask & STATX_DIOALIGN) == 0) return true;
-  return status.stx_dio_offset_align != 0 && alignment % status.stx_dio_offset_align == 0 &&
-         status.stx_dio_mem_align != 0 && alignment % status.stx_dio_mem_align == 0;
+  return status.stx_dio_offset_align != 0 && alignment % status.stx_dio_offset_align == 0 && status.stx_dio_mem_align != 0 &&
+         alignment % status.stx_dio_mem_align == 0;
 #else
   return true;
 #endif
@@ -79,9 +79,9 @@ absl::Status StopDirectTransfers(const os::File& file) {
 
 absl::Status StartWriteback(const os::File& file, uint64_t offset, uint64_t bytes) {
   if (RetryInterrupted([&] {
-        return ::sync_file_range(file.fd.get(), static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
-                                 SYNC_FILE_RANGE_WRITE);
-      }) == -1 && errno != ENOSYS && errno != EINVAL && errno != ESPIPE) {
+        return ::sync_file_range(file.fd.get(), static_cast<off64_t>(offset), static_cast<off64_t>(bytes), SYNC_FILE_RANGE_WRITE);
+      }) == -1 &&
+      errno != ENOSYS && errno != EINVAL && errno != ESPIPE) {
     return ErrnoStatus(errno, absl::StrFormat("writing back bytes [%u, %u) of %s", offset, offset + bytes, file.path));
   }
   return absl::OkStatus();
@@ -91,7 +91,8 @@ absl::Status WaitForWriteback(const os::File& file, uint64_t offset, uint64_t by
   const unsigned flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
   if (RetryInterrupted([&] {
         return ::sync_file_range(file.fd.get(), static_cast<off64_t>(offset), static_cast<off64_t>(bytes), flags);
-      }) == -1 && errno != ENOSYS && errno != EINVAL && errno != ESPIPE) {
+      }) == -1 &&
+      errno != ENOSYS && errno != EINVAL && errno != ESPIPE) {
     return ErrnoStatus(errno, absl::StrFormat("writing back bytes [%u, %u) of %s", offset, offset + bytes, file.path));
   }
   return absl::OkStatus();

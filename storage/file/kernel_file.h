@@ -19,7 +19,7 @@ void BlockFileSignals();
 // and the calling thread, which must have blocked SIGURG, gets that signal.
 class WriteLease {
  public:
-  static absl::StatusOr<WriteLease> Take(const os::File& file);   // the file must outlive the lease
+  static absl::StatusOr<WriteLease> Take(const os::File& file);  // the file must outlive the lease
   WriteLease(WriteLease&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   WriteLease& operator=(WriteLease&&) = delete;
   // Released by an explicit call: closing the descriptor would leave the lease to a forked child that inherited it.
@@ -39,7 +39,7 @@ absl::Status StopDirectTransfers(const os::File& file);
 // Page cache of [offset, offset + bytes) of a file written or read without O_DIRECT.
 absl::Status StartWriteback(const os::File& file, uint64_t offset, uint64_t bytes);
 absl::Status WaitForWriteback(const os::File& file, uint64_t offset, uint64_t bytes);
-void DropCachedPages(const os::File& file, uint64_t offset, uint64_t bytes);   // 0 bytes: to the end
+void DropCachedPages(const os::File& file, uint64_t offset, uint64_t bytes);  // 0 bytes: to the end
 
 // Bytes that an unprivileged writer still has on the file system of `path`; 0 when that cannot be told.
 uint64_t FreeBytes(const std::string& path);

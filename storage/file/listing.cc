@@ -20,7 +20,7 @@ absl::Status ListSave(const std::string& folder, const format::SaveName& save, L
   const absl::StatusOr<std::vector<os::DirectoryEntry>> entries = os::ListDirectory(folder);
   if (IsGone(entries.status()) || ErrnoOf(entries.status()) == ENOTDIR) return absl::OkStatus();
   NEVE_RETURN_IF_ERROR(entries.status());
-  std::map<std::pair<uint32_t, uint32_t>, ImageEntry> images;   // by (world, rank)
+  std::map<std::pair<uint32_t, uint32_t>, ImageEntry> images;  // by (world, rank)
   bool pinned = false;
   for (const os::DirectoryEntry& entry : *entries) {
     if (entry.name == format::kPinnedFile) pinned = true;
@@ -43,7 +43,7 @@ absl::Status ListSave(const std::string& folder, const format::SaveName& save, L
     if (image.path.empty()) image.path = path;
   }
   for (auto& [shard, image] : images) {
-    if (!image.has_record && !image.has_image) continue;   // vanished meanwhile
+    if (!image.has_record && !image.has_image) continue;  // vanished meanwhile
     image.pinned = pinned;
     listing->images.push_back(std::move(image));
   }

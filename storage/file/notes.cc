@@ -9,8 +9,8 @@ namespace {
 
 // A note lies beside the saves, so its name must be one component and none that means something there.
 absl::Status CheckName(const std::string& name) {
-  if (name.empty() || name.front() == '.' || name.size() > 200 || name.find('/') != name.npos ||
-      name.find('\0') != name.npos || format::ParseSaveName(name).has_value()) {
+  if (name.empty() || name.front() == '.' || name.size() > 200 || name.find('/') != name.npos || name.find('\0') != name.npos ||
+      format::ParseSaveName(name).has_value()) {
     return Invalid(absl::StrFormat("\"%s\" cannot be the name of a note: it must be a plain file name", name));
   }
   return absl::OkStatus();

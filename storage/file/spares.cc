@@ -33,7 +33,7 @@ std::optional<SpareName> ParseSpareName(std::string_view name) {
 // A file that nobody else had open, mapped or linked when the lease was granted.
 struct LoneFile {
   os::File file;
-  WriteLease lease;   // released before the file is closed
+  WriteLease lease;  // released before the file is closed
   struct stat status;
 };
 

@@ -16,8 +16,8 @@
 
 namespace neve::storage {
 
-inline constexpr uint64_t kBlockBytes = kPageBytes;      // of direct transfers
-inline constexpr uint64_t kPieceBytes = 4u << 20;        // of one operation in the ring
+inline constexpr uint64_t kBlockBytes = kPageBytes;  // of direct transfers
+inline constexpr uint64_t kPieceBytes = 4u << 20;    // of one operation in the ring
 
 inline uint64_t RoundUpToBlock(uint64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 

@@ -24,7 +24,12 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
  public:
   Transfer(std::shared_ptr<TierCore> core, std::shared_ptr<ImageFile> file, uint64_t offset, const std::byte* source,
            std::byte* target, uint64_t bytes, Done done)
-      : core_(std::move(core)), file_(std::move(file)), offset_(offset), source_(source), target_(target), bytes_(bytes),
+      : core_(std::move(core)),
+        file_(std::move(file)),
+        offset_(offset),
+        source_(source),
+        target_(target),
+        bytes_(bytes),
         done_(std::move(done)) {}
 
   void Start() {
@@ -35,8 +40,8 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     if (file_->direct && !IsAligned(source_ != nullptr ? source_ : target_)) {
       bounce_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kPieceBytes)));
       if (bounce_ == nullptr) {
-        return done_(Exhausted(absl::StrFormat("%s: no memory for a bounce buffer of %u bytes", file_->file.path, kPieceBytes),
-                               ENOMEM));
+        return done_(
+            Exhausted(absl::StrFormat("%s: no memory for a bounce buffer of %u bytes", file_->file.path, kPieceBytes), ENOMEM));
       }
     }
     SubmitMore();
@@ -86,8 +91,8 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     if (!result.ok()) {
       status_.Update(result.status());
     } else if (*result < bytes) {
-      status_.Update(Damaged(absl::StrFormat("%s: %u bytes wanted at offset %u, the file ends after %u", file_->file.path,
-                                             bytes, offset_ + begin, *result)));
+      status_.Update(Damaged(absl::StrFormat("%s: %u bytes wanted at offset %u, the file ends after %u", file_->file.path, bytes,
+                                             offset_ + begin, *result)));
     } else {
       Arrived(begin, bytes, direct);
     }
@@ -109,12 +114,12 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   const std::shared_ptr<TierCore> core_;
   const std::shared_ptr<ImageFile> file_;
   const uint64_t offset_;
-  const std::byte* const source_;   // a write, or
-  std::byte* const target_;         // a read
+  const std::byte* const source_;  // a write, or
+  std::byte* const target_;        // a read
   const uint64_t bytes_;
   Done done_;
   AlignedBuffer bounce_;
-  uint64_t next_ = 0;               // where the first piece not yet submitted begins
+  uint64_t next_ = 0;  // where the first piece not yet submitted begins
   int in_flight_ = 0;
   absl::Status status_;
 };

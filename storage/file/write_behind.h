@@ -16,7 +16,7 @@ namespace neve::storage {
 // An image file in use by operations in flight. Thread of the fields: the loop's.
 struct ImageFile {
   os::File file;
-  bool direct = false;      // opened with O_DIRECT, which has not been refused
+  bool direct = false;  // opened with O_DIRECT, which has not been refused
   // The first error of writeback. The kernel reports such an error once and forgets it, so a later fdatasync would succeed:
   // a file that has one must never be committed.
   absl::Status writeback;
@@ -40,7 +40,7 @@ class WriteBehind {
   void Retire(const Range& range);
 
   const uint64_t window_;
-  std::deque<Range> ranges_;   // oldest first
+  std::deque<Range> ranges_;  // oldest first
   uint64_t bytes_ = 0;
 };
 

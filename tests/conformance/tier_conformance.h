@@ -35,7 +35,7 @@ class TierPlace {
   virtual bool keeps_notes() const { return true; }
   virtual bool keeps_pins() const { return true; }
   virtual bool heals() const { return true; }
-  virtual uint64_t many() const { return 50; }   // how many images it holds without trouble
+  virtual uint64_t many() const { return 50; }  // how many images it holds without trouble
 };
 
 struct TierParam {
@@ -375,7 +375,7 @@ TEST_P(TierConformance, ReadersAndWritersMayOutliveTheTier) {
   ASSERT_TRUE(writer.ok()) << writer.status();
   tier_.reset();
   PaddedBuffer target(5000);
-  Read(**reader, 0, target.span()).IgnoreError();   // any answer, but one
+  Read(**reader, 0, target.span()).IgnoreError();  // any answer, but one
   *writer = nullptr;
   tier_ = place_->Open();
   EXPECT_EQ(Committed().size(), 1u);

@@ -34,7 +34,8 @@ absl::StatusOr<T> AwaitValue(Start start) {
 class PaddedBuffer {
  public:
   explicit PaddedBuffer(uint64_t bytes)
-      : bytes_(bytes), room_(std::max<uint64_t>(4096, (bytes + 4095) / 4096 * 4096)),
+      : bytes_(bytes),
+        room_(std::max<uint64_t>(4096, (bytes + 4095) / 4096 * 4096)),
         data_(static_cast<std::byte*>(std::aligned_alloc(4096, room_))) {
     std::memset(data_.get(), 0, room_);
   }
@@ -85,8 +86,7 @@ inline TestImage MakeImage(const ImageKey& key, uint64_t bytes, uint64_t seed, c
   record.chunk_bytes = format::kChunkBytesMin;
   record.tags = {{"seed", static_cast<int64_t>(seed)}};
   for (uint64_t chunk = 0; chunk < record.chunk_count(); ++chunk) {
-    record.digests.push_back(
-        codec::DigestOf(image.bytes.span().subspan(chunk * record.chunk_bytes, record.ChunkBytesAt(chunk))));
+    record.digests.push_back(codec::DigestOf(image.bytes.span().subspan(chunk * record.chunk_bytes, record.ChunkBytesAt(chunk))));
   }
   return image;
 }

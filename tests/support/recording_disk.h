@@ -22,11 +22,11 @@
 namespace neve::testing {
 
 enum class CrashKind {
-  kUnsyncedLost,     // only what was synced is there
-  kNamesOnly,        // all names made it, contents that were not synced are zeros of the right size
-  kTorn,             // all names made it; of each block that was not synced, old or new by chance
-  kEarlierNames,     // names are those of a random earlier operation, or synced since; contents as kTorn
-  kAnyNames,         // each name that was not synced is the old or the new one by chance; contents as kTorn
+  kUnsyncedLost,  // only what was synced is there
+  kNamesOnly,     // all names made it, contents that were not synced are zeros of the right size
+  kTorn,          // all names made it; of each block that was not synced, old or new by chance
+  kEarlierNames,  // names are those of a random earlier operation, or synced since; contents as kTorn
+  kAnyNames,      // each name that was not synced is the old or the new one by chance; contents as kTorn
 };
 inline constexpr CrashKind kCrashKinds[] = {CrashKind::kUnsyncedLost, CrashKind::kNamesOnly, CrashKind::kTorn,
                                             CrashKind::kEarlierNames, CrashKind::kAnyNames};
@@ -49,8 +49,15 @@ class RecordingDisk : public os::IoHooks {
       case os::Call::kPwrite:
         operation.bytes.assign(static_cast<const char*>(data), info.length);
         break;
-      case os::Call::kFsync: case os::Call::kFdatasync: case os::Call::kFtruncate: case os::Call::kFallocate:
-      case os::Call::kRename: case os::Call::kLink: case os::Call::kUnlink: case os::Call::kMkdir: case os::Call::kRmdir:
+      case os::Call::kFsync:
+      case os::Call::kFdatasync:
+      case os::Call::kFtruncate:
+      case os::Call::kFallocate:
+      case os::Call::kRename:
+      case os::Call::kLink:
+      case os::Call::kUnlink:
+      case os::Call::kMkdir:
+      case os::Call::kRmdir:
         break;
       default:
         return;
@@ -64,8 +71,8 @@ class RecordingDisk : public os::IoHooks {
     return operations_.size();
   }
   std::string Describe(size_t index) const {
-    static constexpr const char* kNames[] = {"open", "pread", "pwrite", "fsync", "fdatasync", "ftruncate", "fallocate",
-                                             "rename", "link", "unlink", "mkdir", "rmdir"};
+    static constexpr const char* kNames[] = {"open",      "pread",  "pwrite", "fsync",  "fdatasync", "ftruncate",
+                                             "fallocate", "rename", "link",   "unlink", "mkdir",     "rmdir"};
     const os::CallInfo& info = operations_[index].info;
     std::string text = kNames[static_cast<int>(info.call)];
     text += " " + info.path.substr(folder_.size());
@@ -87,14 +94,16 @@ class RecordingDisk : public os::IoHooks {
       Names all = live;
       all.insert(durable.begin(), durable.end());
       for (const auto& [path, node] : all) {
-        if (random() % 2 == 0) continue;   // as it was
-        if (const auto found = live.find(path); found == live.end()) names.erase(path);
-        else names[path] = found->second;
+        if (random() % 2 == 0) continue;  // as it was
+        if (const auto found = live.find(path); found == live.end())
+          names.erase(path);
+        else
+          names[path] = found->second;
       }
     }
-    for (const auto& [path, node] : names) {   // parents sort before what is in them
+    for (const auto& [path, node] : names) {  // parents sort before what is in them
       const std::string to = target + path;
-      if (!std::filesystem::is_directory(std::filesystem::path(to).parent_path())) continue;   // lost with its folder
+      if (!std::filesystem::is_directory(std::filesystem::path(to).parent_path())) continue;  // lost with its folder
       if (node->is_directory) {
         std::filesystem::create_directory(to);
       } else {
@@ -113,7 +122,7 @@ class RecordingDisk : public os::IoHooks {
     bool is_directory = false;
     std::string live, durable;
   };
-  using Names = std::map<std::string, std::shared_ptr<Node>>;   // by the path below the folder
+  using Names = std::map<std::string, std::shared_ptr<Node>>;  // by the path below the folder
 
   static std::string Content(const Node& node, CrashKind kind, std::mt19937_64& random) {
     if (kind == CrashKind::kUnsyncedLost || node.live == node.durable) return node.durable;
@@ -138,11 +147,13 @@ class RecordingDisk : public os::IoHooks {
     const std::shared_ptr<Node> node = found == live->end() ? nullptr : found->second;
     switch (info.call) {
       case os::Call::kOpen:
-        if (node == nullptr) (*live)[path] = std::make_shared<Node>();
-        else if ((info.flags & O_TRUNC) != 0) node->live.clear();
+        if (node == nullptr)
+          (*live)[path] = std::make_shared<Node>();
+        else if ((info.flags & O_TRUNC) != 0)
+          node->live.clear();
         break;
       case os::Call::kPwrite:
-        if (node == nullptr) break;   // of a file that has lost its name
+        if (node == nullptr) break;  // of a file that has lost its name
         if (node->live.size() < info.offset + operation.bytes.size()) node->live.resize(info.offset + operation.bytes.size());
         node->live.replace(info.offset, operation.bytes.size(), operation.bytes);
         break;
@@ -154,8 +165,10 @@ class RecordingDisk : public os::IoHooks {
         break;
       case os::Call::kFsync:
       case os::Call::kFdatasync:
-        if (node != nullptr && !node->is_directory) node->durable = node->live;
-        else SyncNames(path, *live, durable);
+        if (node != nullptr && !node->is_directory)
+          node->durable = node->live;
+        else
+          SyncNames(path, *live, durable);
         break;
       case os::Call::kRename:
         if (node == nullptr) break;

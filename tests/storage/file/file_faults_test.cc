@@ -108,9 +108,8 @@ TEST_F(FileFaultsTest, DUR_02_SparesAreGivenUpWhenTheDiskIsFull) {
 
 TEST_F(FileFaultsTest, FileSystemThatCannotReserveIsWrittenAllTheSame) {
   for (const int error : {EOPNOTSUPP, EINVAL, ENOSYS}) {
-    ScopedHooks hooks([error](const CallInfo& info) {
-      return CallVerdict{.error_number = info.call == Call::kFallocate ? error : 0};
-    });
+    ScopedHooks hooks(
+        [error](const CallInfo& info) { return CallVerdict{.error_number = info.call == Call::kFallocate ? error : 0}; });
     EXPECT_EQ(Save(*tier_, Image(10 + static_cast<uint64_t>(error))), absl::OkStatus());
     EXPECT_EQ(OpenAndVerify(*tier_, KeyOf(10 + static_cast<uint64_t>(error))), absl::OkStatus());
   }
@@ -122,8 +121,8 @@ TEST_F(FileFaultsTest, ReadOnlyFolderIsUnavailable) {
       const bool changes = info.call == Call::kMkdir || (info.call == Call::kOpen && (info.flags & O_CREAT) != 0);
       return CallVerdict{.error_number = changes ? EROFS : 0};
     });
-    for (const absl::Status& status : {Save(*tier_, image_), WriteNote(*tier_, "job.json", "{}", true),
-                                       SetPinned(*tier_, KeyOf(1), true)}) {
+    for (const absl::Status& status :
+         {Save(*tier_, image_), WriteNote(*tier_, "job.json", "{}", true), SetPinned(*tier_, KeyOf(1), true)}) {
       EXPECT_TRUE(absl::IsUnavailable(status)) << status;
       EXPECT_EQ(ErrnoOf(status), EROFS) << status;
       EXPECT_NE(status.message().find(folder()), absl::string_view::npos) << status;
@@ -172,7 +171,7 @@ TEST_F(FileFaultsTest, CommitThatFailsAtTheRecordLeavesNoneAndMayBeRepeated) {
       [](const CallInfo& info) { return info.call == Call::kPwrite && IsTemporary(info); },
       [](const CallInfo& info) { return info.call == Call::kFsync && IsTemporary(info); },
       [](const CallInfo& info) { return (info.call == Call::kRename || info.call == Call::kLink) && IsTemporary(info); },
-      [&, renamed = false](const CallInfo& info) mutable {   // the fsync after the rename
+      [&, renamed = false](const CallInfo& info) mutable {  // the fsync after the rename
         renamed |= info.call == Call::kRename && IsTemporary(info);
         return renamed && info.call == Call::kFsync;
       }};
@@ -313,7 +312,7 @@ TEST_F(FileFaultsTest, RET_06_RecordThatCannotBeDeletedLeavesTheImageWhole) {
 // before is there, and the next save works.
 TEST_F(FileFaultsTest, NoSingleFailureCostsAnotherImageOrLeavesAHalfOne) {
   ASSERT_EQ(Save(*tier_, Image(3)), absl::OkStatus());
-  ASSERT_EQ(Retire(*tier_, KeyOf(3)), absl::OkStatus());   // so that a spare takes part
+  ASSERT_EQ(Retire(*tier_, KeyOf(3)), absl::OkStatus());  // so that a spare takes part
   uint64_t sequence = 100;
   for (int failing = 1;; ++failing) {
     const ImageKey key = KeyOf(++sequence), next = KeyOf(++sequence);

@@ -23,10 +23,9 @@ TEST_F(FileTierTest, MissingRootIsUnavailableAndNamed) {
   const std::string root = root_.path() + "/mount";
   const auto tier = OpenTier({.job_folder = root + "/job", .root = root});
   for (const absl::Status& status :
-       {List(*tier).status(), Open(*tier, KeyOf(1)).status(), Begin(*tier, KeyOf(1), 4096).status(),
-        Retire(*tier, KeyOf(1)), SetPinned(*tier, KeyOf(1), true), ReadNote(*tier, "job.json").status(),
-        WriteNote(*tier, "job.json", "{}", true), RemoveNote(*tier, "job.json"),
-        Heal(*tier, KeyOf(1), 0, Image(1).bytes.span())}) {
+       {List(*tier).status(), Open(*tier, KeyOf(1)).status(), Begin(*tier, KeyOf(1), 4096).status(), Retire(*tier, KeyOf(1)),
+        SetPinned(*tier, KeyOf(1), true), ReadNote(*tier, "job.json").status(), WriteNote(*tier, "job.json", "{}", true),
+        RemoveNote(*tier, "job.json"), Heal(*tier, KeyOf(1), 0, Image(1).bytes.span())}) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_NE(status.message().find(root), absl::string_view::npos) << status;
   }
@@ -146,7 +145,9 @@ TEST_F(FileTierTest, LinkToADiskThatIsNotThereIsUnavailable) {
 }
 
 TEST_F(FileTierTest, DUR_05_ModesAreThoseOfTheUmask) {
-  const struct { mode_t mask, file, folder; } cases[] = {{022, 0644, 0755}, {027, 0640, 0750}, {077, 0600, 0700}};
+  const struct {
+    mode_t mask, file, folder;
+  } cases[] = {{022, 0644, 0755}, {027, 0640, 0750}, {077, 0600, 0700}};
   for (const auto& [mask, file, folder_mode] : cases) {
     const TemporaryFolder root;
     const mode_t before = ::umask(mask);
@@ -172,11 +173,11 @@ TEST_F(FileTierTest, DUR_05_ModesAreThoseOfTheUmask) {
 TEST_F(FileTierTest, RET_04_ForeignThingsAndHalfSavesArePassedOver) {
   const auto tier = OpenTier();
   ASSERT_EQ(Save(*tier, Image(1)), absl::OkStatus());
-  fs::create_directory(SaveFolder(KeyOf(3)));                                   // empty
+  fs::create_directory(SaveFolder(KeyOf(3)));  // empty
   fs::create_directory(SaveFolder(KeyOf(4)));
-  WriteText(RecordPath(KeyOf(4)), "{}");                                        // only a record
+  WriteText(RecordPath(KeyOf(4)), "{}");  // only a record
   fs::create_directory(SaveFolder(KeyOf(5)));
-  WriteText(ImagePath(KeyOf(5)), "half");                                       // only an image
+  WriteText(ImagePath(KeyOf(5)), "half");  // only an image
   WriteText(SaveFolder(KeyOf(6)), "a file of a save's name");
   fs::create_directory(folder() + "/.tmp-50");
   WriteText(folder() + "/.tmp-0123456789abcdef", "x");
@@ -328,13 +329,15 @@ TEST_F(FileTierTest, RET_03_RanksThatRetireTheSameImagesDoNotDisturbEachOther) {
   std::vector<std::unique_ptr<storage::Tier>> tiers;
   for (int i = 0; i < kRanks; ++i) tiers.push_back(OpenTier());
   for (uint64_t round = 1; round <= kRounds; ++round) {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) ASSERT_EQ(Save(*tiers[rank], Image(KeyOf(round, rank, kRanks), 5000)), absl::OkStatus());
+    for (uint32_t rank = 0; rank < kRanks; ++rank)
+      ASSERT_EQ(Save(*tiers[rank], Image(KeyOf(round, rank, kRanks), 5000)), absl::OkStatus());
     if (round == 1) continue;
     std::vector<std::unique_ptr<sync::Result<absl::Status>>> results;
     for (const auto& tier : tiers) {
       for (uint32_t rank = 0; rank < kRanks; ++rank) {
         results.push_back(std::make_unique<sync::Result<absl::Status>>());
-        tier->Retire(KeyOf(round - 1, rank, kRanks), [r = results.back().get()](absl::Status status) { r->Set(std::move(status)); });
+        tier->Retire(KeyOf(round - 1, rank, kRanks),
+                     [r = results.back().get()](absl::Status status) { r->Set(std::move(status)); });
       }
       EXPECT_TRUE(List(*tiers[0]).ok());
     }

@@ -35,7 +35,7 @@ TEST_F(KillTest, DUR_01_NewestCommitIsWholeAfterEachKill) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   RecordProperty("seed", std::to_string(seed));
   std::mt19937_64 random(seed);
-  ImageKey newest;   // of all rounds
+  ImageKey newest;  // of all rounds
   for (uint32_t round = 1; round <= kRounds; ++round) {
     int pipe[2];
     ASSERT_EQ(::pipe(pipe), 0);

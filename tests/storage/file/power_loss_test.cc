@@ -10,8 +10,8 @@ namespace {
 class PowerLossTest : public FileTierTest {
  protected:
   struct Life {
-    size_t committed = ~size_t{0};   // operations recorded when the commit had returned
-    size_t retiring = ~size_t{0};    // and when the retirement began
+    size_t committed = ~size_t{0};  // operations recorded when the commit had returned
+    size_t retiring = ~size_t{0};   // and when the retirement began
   };
 
   // Generations through the same blocks, of growing and shrinking sizes, then all but the last retired.

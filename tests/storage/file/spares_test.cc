@@ -135,9 +135,8 @@ TEST_F(SparesTest, SpareThatSomebodyOpenedMeanwhileIsNotUsed) {
 
 TEST_F(SparesTest, WithoutLeasesOrASpareFolderFilesAreUnlinked) {
   {
-    ScopedHooks hooks([](const os::CallInfo& info) {
-      return os::CallVerdict{.error_number = info.call == os::Call::kLease ? EACCES : 0};
-    });
+    ScopedHooks hooks(
+        [](const os::CallInfo& info) { return os::CallVerdict{.error_number = info.call == os::Call::kLease ? EACCES : 0}; });
     EXPECT_EQ(Retire(*tier_, KeyOf(1)), absl::OkStatus());
   }
   EXPECT_TRUE(SpareNames().empty());
@@ -149,16 +148,15 @@ TEST_F(SparesTest, WithoutLeasesOrASpareFolderFilesAreUnlinked) {
 }
 
 TEST_F(SparesTest, DUR_04_SaveOnAnotherDiskIsUnlinked) {
-  ScopedHooks hooks([](const os::CallInfo& info) {
-    return os::CallVerdict{.error_number = info.call == os::Call::kRename ? EXDEV : 0};
-  });
+  ScopedHooks hooks(
+      [](const os::CallInfo& info) { return os::CallVerdict{.error_number = info.call == os::Call::kRename ? EXDEV : 0}; });
   EXPECT_EQ(Retire(*tier_, KeyOf(1)), absl::OkStatus());
   EXPECT_FALSE(fs::exists(SaveFolder(KeyOf(1))));
 }
 
 // What the reader process and this one share.
 struct Watch {
-  std::atomic<uint64_t> newest{0};      // sequence of the newest commit
+  std::atomic<uint64_t> newest{0};  // sequence of the newest commit
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> opens{0}, missing{0}, changed{0};
   std::atomic<int64_t> slowest_open_nanos{0};
@@ -195,7 +193,7 @@ bool HoldsOnly(int fd, uint64_t sequence) {
 
 // NEVE_TEST_RETIREMENTS=1000 is the long form.
 TEST_F(SparesTest, DUR_07_StrangerThatOpensFilesWhileTheyAreRetiredSeesThemWhole) {
-  tier_.reset();   // no thread of ours while we fork
+  tier_.reset();  // no thread of ours while we fork
   void* shared = ::mmap(nullptr, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   Watch& watch = *new (shared) Watch;

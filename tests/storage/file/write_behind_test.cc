@@ -38,7 +38,7 @@ TEST_F(WriteBehindTest, DUR_08_PagesUnderWayStayWithinTheWindow) {
 TEST_F(WriteBehindTest, FailedWritebackStaysWithItsFile) {
   storage::WriteBehind behind(4096);
   const auto file = File("a"), other = File("b");
-  file->file.fd.reset();   // every call on it fails with EBADF
+  file->file.fd.reset();  // every call on it fails with EBADF
   behind.Wrote(file, 0, 4096);
   EXPECT_EQ(ErrnoOf(file->writeback), EBADF);
   behind.Wrote(other, 0, 4096);
