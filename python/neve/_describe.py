@@ -49,9 +49,13 @@ class Structure:
         self._gradients = [tensor.requires_grad for tensor in tensors]
         self._attributed = [bool(vars(tensor)) for tensor in tensors]
         self._any_attributed = any(self._attributed)
+        # Where this holds, being contiguous says all of the strides, and is asked for more cheaply.
+        self._contiguous = [
+            all(strides == _tensors.row_major(shape) and 1 not in shape and 0 not in shape
+                for shape, strides in zip(self._shapes[begin:begin + _CHUNK], self._strides[begin:begin + _CHUNK]))
+            for begin in range(0, len(tensors), _CHUNK)]
         self._devices = [tensor.device for tensor in tensors]
         self.off_host = any(device.type != "cpu" for device in self._devices)
-        self._temporary_gradients = False
 
     def collect(self, state: Any) -> Tuple[Collected, "array[int]"]:
         """Leaves and addresses of a state of this structure; raises Changed for any other."""
@@ -84,7 +88,8 @@ class Structure:
                 chunk = tensors[begin:end]
                 addresses.extend(map(base.data_ptr, chunk))
                 same = (all(map(eq, map(get_shape, chunk), self._shapes[begin:end]))
-                        and all(map(eq, map(base.stride, chunk), self._strides[begin:end]))
+                        and (all(map(base.is_contiguous, chunk)) if self._contiguous[begin // _CHUNK]
+                             else all(map(eq, map(base.stride, chunk), self._strides[begin:end])))
                         and list(map(get_dtype, chunk)) == self._dtypes[begin:end]
                         and list(map(get_gradient, chunk)) == self._gradients[begin:end]
                         and not any(map(base.is_conj, chunk)) and not any(map(base.is_neg, chunk)))
@@ -204,8 +209,8 @@ class Describer:
         self._structure: Optional[Structure] = None
         self._sticky: Set[str] = set()
 
-    def capture(self, state: Any, stacklevel: int = 2) -> Capture:
-        """The state as it is now. Warns once for each structure with opaque leaves."""
+    def capture(self, state: Any, stacklevel: int = 1) -> Capture:
+        """The state as it is now. Warns once for each structure with opaque leaves, `stacklevel` frames above this call."""
         if self._structure is not None:
             try:
                 return Capture(self._structure, *self._structure.collect(state))
@@ -221,7 +226,7 @@ class Describer:
             capture = Capture(structure, *structure.collect(state))
         except Changed:
             raise Internal("the state changed while it was being described (is another thread at it?)") from None
-        self._warn(structure, stacklevel + 1)
+        self._warn(structure, stacklevel + 2)
         self._structure = structure
         return capture
 
@@ -230,10 +235,10 @@ class Describer:
         if structure.opaque:
             warnings.warn(
                 f"neve pickles {_shown(structure.opaque)}; such an object is loaded only with weights_only=False",
-                stacklevel=stacklevel + 1)
+                stacklevel=stacklevel)
         if structure.dropped:
             warnings.warn(f"neve does not save these attributes of tensors: {_shown(structure.dropped)}",
-                          stacklevel=stacklevel + 1)
+                          stacklevel=stacklevel)
 
 
 def _shown(items: List[str]) -> str:

@@ -76,6 +76,8 @@ class Header:
             self.root: Any = tree.get("root") if tree is not None else None
             self.values: str = metadata.get("neve.values", "")
             self.tensors: List[Logical] = self._logical(tree.get("tensors", {}) if tree is not None else {})
+        except RecursionError:
+            raise Damaged("its header is nested too deep") from None
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             if isinstance(error, (Damaged, Unsupported)):
                 raise

@@ -202,11 +202,11 @@ class Walker:
             return self._opaque(tensor, path, name)
         if tensor.is_nested or tensor.is_quantized:
             return self._opaque(tensor, path, name)
-        head = sparse_head(torch, tensor)
+        head = None if tensor.layout is torch.strided else sparse_head(torch, tensor)
         if head is not None:
             self.misread.append(f"{_names.pretty_path(path)}: a sparse tensor")
             return self._composite(tensor, path, name or _names.ROOT_NAME, head, sparse_parts, SPARSE_PARTS[head["o"]])
-        if str(tensor.layout) != "torch.strided":
+        if tensor.layout is not torch.strided:
             return self._opaque(tensor, path, name)
         extra: Dict[str, Any] = {}
         if is_parameter:
@@ -222,9 +222,9 @@ class Walker:
         dtype = _tensors.of_torch(tensor.dtype)
         if dtype is None:
             raise _tensors.refuse_dtype(_names.pretty_path(path), tensor.dtype)
-        if str(tensor.dtype)[6:] in _tensors.BITS8_KINDS:
+        if dtype.name == "BITS8" and str(tensor.dtype)[6:] in _tensors.BITS8_KINDS:
             extra["dt"] = str(tensor.dtype)[6:]
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             extra["dev"] = str(tensor.device)
         lazy = tensor.is_conj() or tensor.is_neg()
         stored = tensor.detach().resolve_conj().resolve_neg() if lazy else tensor
@@ -236,7 +236,7 @@ class Walker:
         self.torch_index.append(len(self.specs))
         shape, strides = tuple(stored.shape), tuple(stored.stride())
         self.specs.append(Spec(unique, dtype, shape, strides))
-        if _tensors.is_row_major(shape, strides) and strides != _tensors.row_major(shape):
+        if strides != _tensors.row_major(shape) and _tensors.is_row_major(shape, strides):
             extra["st"] = list(strides)   # bytes in order, but with odd strides where an extent is 1, or none is there
         attributes = self._visit_attributes(tensor, path, name or _names.ROOT_NAME) if vars(tensor) else None
         if natural and not extra and not lazy and attributes is None and name:

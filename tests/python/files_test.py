@@ -129,7 +129,7 @@ def test_an_asynchronous_save(tmp_path):
     tensor = torch.ones(1 << 20)
     ticket = neve.async_save({"w": tensor}, path)
     tensor.zero_()
-    assert list(ticket.stages) == ["captured", "file", "done"] and ticket.stages["captured"] == "reached"
+    assert list(ticket.stages)[:3] == ["captured", "file", "done"] and ticket.stages["captured"] == "reached"
     ticket.wait(timeout=60)
     assert neve.load(path)["w"].min() == 1
 
@@ -205,15 +205,8 @@ MUTATIONS = {
     "a wrong dtype": lambda tree: tree["tensors"].update(dtype={"w": "C128"}), "a newer version": lambda tree: tree.update(v=9),
     "a class": lambda tree: tree["root"].update(d=[["w", {"o": "dataclass", "q": "os.system", "c": [{"d": [1]}]}], 2, "x"]),
     "no namedtuple": lambda tree: tree.update(root={"l": [3, "v"], "t": "n:builtins.tuple"}),
-    "a list for a dict": lambda tree: tree.update(root=[1]), "deep": lambda tree: tree.update(root=deep(5000)),
+    "a list for a dict": lambda tree: tree.update(root=[1]), "nesting too deep": lambda tree: tree.update(root="DEEP"),
 }
-
-
-def deep(levels):
-    node = 1
-    for _ in range(levels):
-        node = {"l": [node]}
-    return node
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
@@ -226,7 +219,7 @@ def test_a_tree_that_lies_is_refused_and_nothing_is_run(tmp_path, mutation):
     tree = json.loads(header["__metadata__"]["neve.tree"])
     tree.setdefault("tensors", {})
     MUTATIONS[mutation](tree)
-    header["__metadata__"]["neve.tree"] = json.dumps(tree)
+    header["__metadata__"]["neve.tree"] = json.dumps(tree).replace('"DEEP"', '{"l":[' * 50_000 + "1" + "]}" * 50_000)
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
     with pytest.raises((neve.Damaged, neve.Unsupported)):

@@ -24,9 +24,9 @@ def tell(event: str, **facts) -> None:
 class Trainer:
     """Everything that a step changes: weights, moments, schedule, and the two random generators."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, layers: int):
         torch.manual_seed(seed)
-        self.model = Gpt(Config())
+        self.model = Gpt(Config(layers=layers))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, (step + 1) / 10))
         self.order = torch.Generator().manual_seed(seed + 1)      # draws the batches
@@ -85,11 +85,12 @@ def main() -> None:
     parser.add_argument("--final", help="torch.save the final state there")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=Config.layers)
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)           # another number would sum in another order
     torch.use_deterministic_algorithms(True)
-    trainer = Trainer(options.seed)
+    trainer = Trainer(options.seed, options.layers)
     tell("built", bytes=tensor_bytes(trainer.model.state_dict()), text=trainer.text_name)
 
     checkpointer = None if options.plain else neve.Checkpointer("gpt", tiers=options.tier)
