@@ -11,7 +11,7 @@
 namespace neve::format {
 namespace {
 
-constexpr int kDepthMax = 64;
+constexpr int kDepthMax = 256;
 constexpr size_t kValuesMax = 1'000'000;
 
 }  // namespace
@@ -60,28 +60,32 @@ bool ValuesReader::ReadBase64(std::string* bytes) {
   return true;
 }
 
-// What Python's float.hex() writes, its words for what is not finite, and x followed by the 16 digits of a NaN's bits.
-bool ValuesReader::ReadFloat(std::string_view text, double* number) {
-  std::string_view rest = text;
-  if (rest.starts_with('x')) {
+// d and what Python's float.hex() writes, or x and the 16 digits of a NaN's bits.
+bool ValuesReader::ReadFloat(double* number) {
+  std::string_view text;
+  const char tag = position_ < text_.size() ? text_[position_] : ' ';
+  if (tag != 'd' && tag != 'x') return Fail("expected a number");
+  ++position_;
+  if (!ReadUntil(';', &text)) return false;
+  if (tag == 'x') {
     uint64_t bits = 0;
-    const auto [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), bits, 16);
-    if (rest.size() != 17 || error != std::errc() || end != rest.data() + rest.size()) return Fail("not the bits of a number");
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bits, 16);
+    if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) return Fail("not the bits of a number");
     *number = std::bit_cast<double>(bits);
     return true;
   }
-  const bool negative = rest.starts_with('-');
-  if (negative) rest.remove_prefix(1);
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
   double magnitude = 0;
-  if (rest == "inf") {
+  if (text == "inf") {
     magnitude = std::numeric_limits<double>::infinity();
-  } else if (rest == "nan") {
+  } else if (text == "nan") {
     magnitude = std::numeric_limits<double>::quiet_NaN();
   } else {
-    if (!rest.starts_with("0x")) return Fail("not a number as float.hex() writes it");
-    rest.remove_prefix(2);
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), magnitude, std::chars_format::hex);
-    if (rest.empty() || rest.front() == '-' || error != std::errc() || end != rest.data() + rest.size()) {
+    if (!text.starts_with("0x")) return Fail("not a number as float.hex() writes it");
+    text.remove_prefix(2);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), magnitude, std::chars_format::hex);
+    if (text.starts_with('-') || error != std::errc() || end != text.data() + text.size()) {
       return Fail("not a number as float.hex() writes it");
     }
   }
@@ -142,20 +146,16 @@ bool ValuesReader::Read(Value* value, int depth) {
       return true;
     }
     case 'd':
-      value->kind = Kind::kFloat;
-      return ReadUntil(';', &body) && ReadFloat(body, &value->number);
     case 'x':
       value->kind = Kind::kFloat;
-      --position_;   // the x is part of the number
-      return ReadUntil(';', &body) && ReadFloat(body, &value->number);
+      --position_;
+      return ReadFloat(&value->number);
     case 'c':
       value->kind = Kind::kComplex;
-      return ReadUntil(',', &body) && ReadFloat(body, &value->number) && ReadUntil(';', &body) &&
-             ReadFloat(body, &value->imaginary);
+      return ReadFloat(&value->number) && ReadFloat(&value->imaginary);
     case 's':
-      value->kind = Kind::kText;
-      if (!ReadBase64(&value->text)) return false;
-      return codec::IsValidUtf8(value->text) || Fail("text that is not valid UTF-8");
+      value->kind = Kind::kText;   // Python's strings may hold lone surrogates, so this need not be valid UTF-8
+      return ReadBase64(&value->text);
     case 'y':
     case 'Y':
       value->kind = tag == 'y' ? Kind::kBytes : Kind::kByteArray;

@@ -21,11 +21,11 @@ struct Value {
   Kind kind = Kind::kNone;
   bool flag = false;
   double number = 0, imaginary = 0;
-  std::string text;            // integer: decimal digits; text and bytes: themselves; numpy dtype, torch name, type name
+  std::string text;            // integer: decimal digits; text (perhaps with lone surrogates) and bytes: themselves; numpy dtype, torch name, type name
   std::vector<Value> items;    // members; dicts: key, value, key, value; numpy scalar: its bytes; typed: one
 };
 
-// Reads values one after another. The first failure (Damaged, with the byte) sticks. Bounded: containers nest at most 64 deep,
+// Reads values one after another. The first failure (Damaged, with the byte) sticks. Bounded: containers nest at most 256 deep,
 // and one Next makes at most a million Values.
 class ValuesReader {
  public:
@@ -40,7 +40,7 @@ class ValuesReader {
   bool ReadOpen(std::string_view open, Value::Kind kind, Value* value, int depth);
   bool ReadQuoted(std::string* text);
   bool ReadUntil(char end, std::string_view* text);
-  bool ReadFloat(std::string_view text, double* number);
+  bool ReadFloat(double* number);
   bool ReadBase64(std::string* bytes);
   bool Fail(const std::string& what);
 
