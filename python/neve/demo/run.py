@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from neve.__main__ import find_command
+
 STEPS = 36                  # in all
 END_OF_SECOND_LIFE = 24     # then the "reboot"
 FILE_EVERY = 5
@@ -170,7 +172,10 @@ class Demo:
 
     def _look_around(self) -> None:
         print("\nTo look around")
-        command = shutil.which("neve") or str(Path(__file__).parents[1] / "bin" / "neve")
+        command = find_command()
+        if command is None:
+            self.check("the command `neve` is there", False)
+            return
         results = {}
         place = os.path.relpath(self.job) if self.job.is_relative_to(Path.cwd()) else str(self.job)
         for verb in ("ls", "inspect", "verify"):
