@@ -106,6 +106,7 @@ class Recovery {
       if (progress_) progress_(done, total);
       Finish(std::move(item), status);
     }
+    if (!options_.dry_run) RemoveEmptySlots(job.uid);
     return absl::OkStatus();
   }
 
@@ -119,6 +120,15 @@ class Recovery {
   }
 
  private:
+  // Slots of ended processes that hold no image only hold memory.
+  void RemoveEmptySlots(const Uid& uid) {
+    for (const SlotInfo& found : slots_) {
+      if (!found.status.ok() || HoldsImage(found) || found.owner_alive || found.uid != uid) continue;
+      const absl::StatusOr<std::unique_ptr<slot::Slot>> slot = slot::Slot::Adopt(found.path);
+      if (slot.ok()) (*slot)->Remove().IgnoreError();   // another was first, or gc will: nothing is lost either way
+    }
+  }
+
   void Finish(RecoverReport::Item item, const absl::Status& status) {
     if (!status.ok()) item.outcome = std::string(status.message());
     report_->worst = engine::Worse(report_->worst, status);

@@ -198,7 +198,8 @@ class ImageVerifier {
 
   void CheckDigests() {
     const format::CommitRecord& record = *image_.record;
-    const TensorMap map(header_.has_value() ? *header_ : format::ImageHeader{});
+    if (!header_.has_value()) header_.emplace();   // refused: no tensor is known by name; the map borrows the names
+    const TensorMap map(*header_);
     const uint64_t buffer_bytes = std::min(kPieceBytes, record.chunk_bytes);
     std::vector<std::vector<std::byte>> buffers(static_cast<size_t>(crew_->threads()));
     sync::Mutex mutex;
