@@ -7,6 +7,10 @@
 namespace neve::catalog {
 namespace {
 
+// Names are all that bounds a world here, and anybody can write a name. Larger worlds are refused with a reason, so that a
+// hostile "shard-4000000000-of-4294967295" costs no more than 24 MiB.
+constexpr uint32_t kWorldMax = 1u << 20;
+
 // One line about what a save lacks, by the first rank that is missing.
 std::string MissingReason(const Save& save) {
   std::string ranks;
@@ -28,6 +32,9 @@ std::string MissingReason(const Save& save) {
 }  // namespace
 
 bool Save::CompleteIn(int tier) const {
+  // What is not complete in all tiers together, or contradicts itself, must not count as the newest of one of them either:
+  // retention would keep it in place of a save that can be restored.
+  if (!complete) return false;
   for (const auto& copies : ranks) {
     const bool here = std::any_of(copies.begin(), copies.end(), [&](const Copy& copy) {
       return copy.tier == tier && copy.entry.has_record && copy.entry.has_image;
@@ -57,7 +64,10 @@ std::vector<Save> GroupSaves(std::span<const TierListing> listings) {
         }
         continue;
       }
-      // The names in a tier bound the world by what is listed, so a hostile "of-99999999" costs no more than its entries.
+      if (save.world > kWorldMax) {
+        save.reason = absl::StrFormat("%s is of a world of %d ranks; at most %d are known", entry.path, save.world, kWorldMax);
+        continue;
+      }
       if (save.ranks.size() <= entry.key.rank) save.ranks.resize(entry.key.rank + 1);
       save.ranks[entry.key.rank].push_back(Copy{static_cast<int>(t), entry});
     }

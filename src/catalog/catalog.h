@@ -49,7 +49,7 @@ struct Save {
   std::string reason;                          // why it is not complete, in one line; empty when it is
 
   ImageKey KeyOf(uint32_t rank) const { return ImageKey{save, step, rank, world}; }
-  bool CompleteIn(int tier) const;
+  bool CompleteIn(int tier) const;             // complete, and every rank has a copy in this tier
 };
 
 // Groups listings (nearest tier first) into saves, newest first. Entries of one save id that disagree on world or step make
