@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/obs/log.h"
+#include "base/sync/mutex.h"
 
 namespace neve::flush {
 namespace {
@@ -26,12 +27,35 @@ struct TierFlush::Attempt {
   absl::Status error;
 };
 
+// Where the tier's answers arrive. They may come after the flush, and even its executor, are gone.
+class TierFlush::Inbox {
+ public:
+  explicit Inbox(sync::Executor& executor) : executor_(&executor) {}
+  // Thread: any. Once closed, tasks are dropped.
+  void Post(const sync::Executor::Task& task) {
+    sync::MutexLock lock(mutex_);
+    if (executor_ != nullptr) executor_->Post(task);   // a copy, so that a dropped task dies outside of the lock
+  }
+  void Close() {
+    sync::MutexLock lock(mutex_);
+    executor_ = nullptr;
+  }
+  bool open() {
+    sync::MutexLock lock(mutex_);
+    return executor_ != nullptr;
+  }
+
+ private:
+  sync::Mutex mutex_;
+  sync::Executor* executor_ NEVE_GUARDED_BY(mutex_);
+};
+
 TierFlush::TierFlush(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, const Policy& policy,
                      std::function<void(std::function<void(absl::Status)>)> may_commit)
     : tier_(tier), executor_(executor), metrics_(metrics), policy_(policy), may_commit_(std::move(may_commit)),
-      alive_(std::make_shared<bool>(true)) {}
+      inbox_(std::make_shared<Inbox>(executor)) {}
 
-TierFlush::~TierFlush() { *alive_ = false; }
+TierFlush::~TierFlush() { inbox_->Close(); }
 
 std::string TierFlush::Describe() const {
   if (!active_ && queue_.empty()) return "";
@@ -75,19 +99,22 @@ void TierFlush::StartNext() {
   active_ = true;
   first_failure_ = -1;
   pause_ = policy_.retry_first;
+  commit_sent_ = false;
   Begin();
 }
 
 void TierFlush::Begin() {
   attempt_ = std::make_shared<Attempt>();
   auto attempt = attempt_;
-  auto alive = alive_;
   tier_.BeginImage(job_.record->key, job_.record->image_bytes,
-                   [this, alive, attempt](absl::StatusOr<std::shared_ptr<storage::ImageWriter>> writer) {
-                     executor_.Post([this, alive, attempt, writer = std::move(writer)]() mutable {
-                       if (!*alive || attempt != attempt_) return;
+                   [this, inbox = inbox_, attempt](absl::StatusOr<std::shared_ptr<storage::ImageWriter>> writer) {
+                     inbox->Post([this, inbox, attempt, writer = std::move(writer)]() mutable {
+                       if (!inbox->open() || attempt != attempt_) return;
+                       if (!writer.ok() && absl::IsInvalidArgument(writer.status()) && commit_sent_) {
+                         Withdraw(attempt);
+                         return;
+                       }
                        if (!writer.ok()) {
-                         // A key that has a record already is done: a retry after a commit whose answer was lost.
                          AttemptFailed(writer.status(), !absl::IsInvalidArgument(writer.status()));
                          return;
                        }
@@ -95,6 +122,22 @@ void TierFlush::Begin() {
                        Pump(attempt);
                      });
                    });
+}
+
+// A commit of ours failed and left its record all the same. Whether that record is durable nobody knows, so it is taken out
+// and the image written anew: "done" must mean durable.
+void TierFlush::Withdraw(const std::shared_ptr<Attempt>& attempt) {
+  tier_.Retire(job_.record->key, [this, inbox = inbox_, attempt](absl::Status status) {
+    inbox->Post([this, inbox, attempt, status = std::move(status)]() mutable {
+      if (!inbox->open() || attempt != attempt_) return;
+      if (!status.ok()) {
+        AttemptFailed(std::move(status), true);
+        return;
+      }
+      commit_sent_ = false;
+      Begin();
+    });
+  });
 }
 
 void TierFlush::Pump(const std::shared_ptr<Attempt>& attempt) {
@@ -105,8 +148,8 @@ void TierFlush::Pump(const std::shared_ptr<Attempt>& attempt) {
       if (rate_free_at_ > now) {
         if (!attempt->timer_armed) {
           attempt->timer_armed = true;
-          executor_.PostAfter(rate_free_at_ - now, [this, alive = alive_, attempt] {
-            if (!*alive || attempt != attempt_) return;
+          executor_.PostAfter(rate_free_at_ - now, [this, inbox = inbox_, attempt] {
+            if (!inbox->open() || attempt != attempt_) return;
             attempt->timer_armed = false;
             Pump(attempt);
           });
@@ -123,9 +166,9 @@ void TierFlush::Pump(const std::shared_ptr<Attempt>& attempt) {
                       static_cast<sync::Nanos>(static_cast<double>(bytes) * 1e9 / static_cast<double>(policy_.rate_bytes_per_s));
     }
     attempt->writer->Write(offset, job_.image.subspan(offset, bytes),
-                           [this, alive = alive_, attempt, bytes](absl::Status status) {
-                             executor_.Post([this, alive, attempt, bytes, status = std::move(status)]() mutable {
-                               if (*alive) PieceDone(attempt, bytes, std::move(status));
+                           [this, inbox = inbox_, attempt, bytes](absl::Status status) {
+                             inbox->Post([this, inbox, attempt, bytes, status = std::move(status)]() mutable {
+                               if (inbox->open()) PieceDone(attempt, bytes, std::move(status));
                              });
                            });
   }
@@ -153,9 +196,9 @@ void TierFlush::PieceDone(const std::shared_ptr<Attempt>& attempt, uint64_t byte
 }
 
 void TierFlush::Commit(const std::shared_ptr<Attempt>& attempt) {
-  auto committed = [this, alive = alive_, attempt](absl::Status status) {
-    executor_.Post([this, alive, attempt, status = std::move(status)]() mutable {
-      if (!*alive || attempt != attempt_) return;
+  auto committed = [this, inbox = inbox_, attempt](absl::Status status) {
+    inbox->Post([this, inbox, attempt, status = std::move(status)]() mutable {
+      if (!inbox->open() || attempt != attempt_) return;
       if (!status.ok()) {
         AttemptFailed(std::move(status), true);
       } else {
@@ -164,12 +207,13 @@ void TierFlush::Commit(const std::shared_ptr<Attempt>& attempt) {
       }
     });
   };
-  may_commit_([this, alive = alive_, attempt, committed](absl::Status allowed) {
-    executor_.Post([this, alive, attempt, committed, allowed = std::move(allowed)]() mutable {
-      if (!*alive || attempt != attempt_) return;
+  may_commit_([this, inbox = inbox_, attempt, committed](absl::Status allowed) {
+    inbox->Post([this, inbox, attempt, committed, allowed = std::move(allowed)]() mutable {
+      if (!inbox->open() || attempt != attempt_) return;
       if (!allowed.ok()) {
         AttemptFailed(std::move(allowed), false);
       } else {
+        commit_sent_ = true;
         attempt->writer->Commit(*job_.record, std::move(committed));
       }
     });
@@ -189,8 +233,8 @@ void TierFlush::AttemptFailed(absl::Status status, bool retryable) {
     metrics_.Add(obs::Metric::kFileRetries);
     const sync::Nanos pause = pause_ + static_cast<sync::Nanos>(executor_.Random() % static_cast<uint64_t>(pause_ / 4 + 1));
     pause_ = std::min(pause_ * 2, policy_.retry_max);
-    executor_.PostAfter(pause, [this, alive = alive_, key = job_.record->key] {
-      if (*alive && active_ && !attempt_ && job_.record->key == key) Begin();
+    executor_.PostAfter(pause, [this, inbox = inbox_, key = job_.record->key] {
+      if (inbox->open() && active_ && !attempt_ && job_.record->key == key) Begin();
     });
     return;
   }
@@ -225,7 +269,9 @@ void TierFlush::FinishActive(absl::Status status) {
     degraded_ = false;
     last_error_ = absl::OkStatus();
   }
+  const auto inbox = inbox_;
   job.done(std::move(status));
+  if (!inbox->open()) return;   // done may have destroyed this
   if (!active_ && !queue_.empty() && !degraded_) StartNext();
 }
 

@@ -4,8 +4,10 @@
 // is the executor's. All calls are made on the executor's thread.
 //
 // Invariants
-//   - `done` of every job runs exactly once, on the executor, and the image's bytes are borrowed until then.
+//   - `done` of every job runs exactly once, on the executor, and the image's bytes are borrowed until then. Destruction drops
+//     what is left without calling it; the bytes are then borrowed until the tier has answered.
 //   - At most `depth` pieces are in flight; a piece is never larger than `piece_bytes`.
+//   - A commit that failed but left its record is taken back before the image is written again: OK means durable.
 //   - The record is committed only after every piece completed with OK, and only if `may_commit` says so.
 //   - A failing image is tried again with growing pauses until `timeout` has passed since its first failure. Then the tier is
 //     degraded: that job fails, queued ones but the newest lapse with the same error, and the newest is tried once more at
@@ -67,6 +69,7 @@ class TierFlush {
   struct Attempt;   // one try at one image: dropped as a whole when it fails
   void StartNext();
   void Begin();
+  void Withdraw(const std::shared_ptr<Attempt>& attempt);
   void Pump(const std::shared_ptr<Attempt>& attempt);
   void PieceDone(const std::shared_ptr<Attempt>& attempt, uint64_t bytes, absl::Status status);
   void Commit(const std::shared_ptr<Attempt>& attempt);
@@ -84,10 +87,12 @@ class TierFlush {
   std::shared_ptr<Attempt> attempt_;
   sync::Nanos first_failure_ = -1;
   sync::Nanos pause_ = 0;
+  bool commit_sent_ = false;                     // this job may have left a record
   sync::Nanos rate_free_at_ = 0;                 // when the rate cap lets the next piece go
   bool degraded_ = false;
   absl::Status last_error_;
-  std::shared_ptr<bool> alive_;                  // completions that come after destruction find false
+  class Inbox;
+  std::shared_ptr<Inbox> inbox_;                 // closed by the destructor: what the tier answers later is dropped
 };
 
 }  // namespace neve::flush
