@@ -13,6 +13,7 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 from . import _abi, _tensors
 from ._library import call, library
 from ._template import Changed, Collected, Numbering, Template
+from ._waiting import collector_paused
 from ._walk import Walker
 from .errors import Internal
 
@@ -22,7 +23,9 @@ _CHUNK = 256   # tensors looked at together: their fields stay in the processor'
 class Structure:
     """A described structure: what a later state is compared with, and what the engine was told of it."""
 
-    def __init__(self, walker: Walker, root: Template, found: Collected) -> None:
+    def __init__(self, walker: Walker, root: Template, state: Any) -> None:
+        found = Collected()
+        root.match(state, found)
         self.root = root
         self.specs = walker.specs
         self.misread = walker.misread
@@ -216,13 +219,10 @@ class Describer:
                 return Capture(self._structure, *self._structure.collect(state))
             except Changed:
                 self._structure = None
-        walker = Walker(self._sticky)
-        root = walker.walk(state)
-        found = Collected()
         try:
-            root.match(state, found)
-            structure = Structure(walker, root, found)
-            del found
+            with collector_paused():
+                walker = Walker(self._sticky)
+                structure = Structure(walker, walker.walk(state), state)
             capture = Capture(structure, *structure.collect(state))
         except Changed:
             raise Internal("the state changed while it was being described (is another thread at it?)") from None

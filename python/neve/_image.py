@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
 import weakref
 from array import array
@@ -40,6 +41,7 @@ class Logical(NamedTuple):
     stored: str             # header entry: its own, or its base's
     offset_bytes: int       # in the memory of the base
     is_alias: bool
+    in_order: bool          # its bytes in the image are those of its memory
 
 
 class Range(NamedTuple):
@@ -62,6 +64,7 @@ class Header:
             content = json.loads(data[8:].decode("utf-8"))
             metadata = content.pop("__metadata__", {})
             begin = len(data)
+            self._geometries: Dict[Shape, Tuple[Shape, Shape, int]] = {}
             self.metadata: Dict[str, str] = metadata
             self.stored: Dict[str, Stored] = {}
             for name, entry in content.items():
@@ -69,7 +72,8 @@ class Header:
                 if dtype is None:
                     raise Unsupported(f"tensor {name!r} has dtype {entry['dtype']!r}, which this version does not know")
                 first, last = entry["data_offsets"]
-                self.stored[name] = Stored(name, dtype, _shape(entry["shape"]), begin + first, last - first)
+                shape = self._geometry(entry["shape"])[0]
+                self.stored[name] = Stored(name, dtype, shape, begin + first, last - first)
             tree = json.loads(metadata["neve.tree"]) if "neve.tree" in metadata else None
             if tree is not None and tree.get("v", 1) != 1:
                 raise Unsupported(f"its tree is of version {tree.get('v')}, written by a newer neve")
@@ -83,6 +87,15 @@ class Header:
                 raise
             raise Damaged(f"its header cannot be read: {type(error).__name__}: {error}") from None
 
+    def _geometry(self, numbers: Sequence[int]) -> Tuple[Shape, Shape, int]:
+        """(shape, row-major strides, element count), once for the many tensors of a shape."""
+        found = self._geometries.get(tuple(numbers))
+        if found is None:
+            shape = _shape(numbers)
+            found = (shape, _tensors.row_major(shape), _tensors.element_count(shape))
+            self._geometries[shape] = found
+        return found
+
     def _logical(self, parts: Dict[str, Any]) -> List[Logical]:
         strided, dtypes = parts.get("strided", {}), parts.get("dtype", {})
         own = [self._own(stored, strided.get(stored.name), dtypes.get(stored.name))
@@ -95,7 +108,8 @@ class Header:
         for position, name, base, offset, dtype, shape, strides in aliases:
             if tensors[position] is not None or position < 0:
                 raise Damaged(f"two tensors stand at place {position} of neve.tree")
-            tensors[position] = Logical(name, _tensors.BY_NAME[dtype], _shape(shape), _shape(strides), base, int(offset), True)
+            tensors[position] = Logical(name, _tensors.BY_NAME[dtype], _shape(shape), _shape(strides), base, int(offset), True,
+                                        False)
         rest = iter(own)
         complete = [tensor if tensor is not None else next(rest) for tensor in tensors]
         for tensor in complete:
@@ -105,6 +119,11 @@ class Header:
 
     def _own(self, stored: Stored, strided: Any, dtype_name: Optional[str]) -> Logical:
         dtype, shape = stored.dtype, stored.shape
+        if dtype_name is None and strided is None and dtype.name != "F4":
+            shape, strides, count = self._geometry(shape)
+            if count * dtype.item_bytes != stored.bytes:
+                raise Damaged(f"tensor {stored.name!r} has {stored.bytes} bytes, which do not fit its shape {list(shape)}")
+            return Logical(stored.name, dtype, shape, strides, stored.name, 0, False, True)
         if dtype_name is not None:
             dtype = _tensors.BY_NAME[dtype_name]
             if stored.dtype is not _tensors.U8 or not shape or shape[-1] != dtype.item_bytes:
@@ -122,7 +141,8 @@ class Header:
             raise Damaged(f"tensor {stored.name!r} has {stored.bytes} bytes, which do not fit its shape {list(shape)}")
         if _tensors.span_items(shape, strides) * dtype.item_bytes > _SPAN_BYTES_MAX:
             raise Damaged(f"tensor {stored.name!r} has impossible strides {list(strides)}")
-        return Logical(stored.name, dtype, shape, strides, stored.name, 0, False)
+        in_order = _tensors.is_row_major(touched, strides)
+        return Logical(stored.name, dtype, shape, strides, stored.name, 0, False, in_order)
 
     def _check_alias(self, alias: Logical) -> None:
         size = self.span_bytes(alias.stored)
@@ -152,10 +172,7 @@ def _shape(numbers: Any) -> Shape:
 
 
 def _is_hidden(name: str) -> bool:
-    for prefix in ("neve.blob.", "neve.base."):
-        if name.startswith(prefix) and name[len(prefix):].isdigit():
-            return True
-    return False
+    return name[:5] == "neve." and name[:10] in ("neve.blob.", "neve.base.") and name[10:].isdigit()
 
 
 def touched_shape(shape: Shape, strides: Shape) -> Shape:
@@ -204,8 +221,12 @@ class Image:
         """Fills the ranges' memory. `touched` gets the labels of ranges that were written, also when an error is raised."""
         pieces: List[Range] = []
         for piece in ranges:
-            pieces.extend(_split(piece))
-        pieces.sort(key=lambda piece: piece.offset)
+            if piece.bytes and (piece.extents is not None
+                                or piece.offset // BATCH_BYTES == (piece.offset + piece.bytes - 1) // BATCH_BYTES):
+                pieces.append(piece)
+            else:
+                pieces.extend(_split(piece))
+        pieces.sort(key=operator.itemgetter(1))   # by offset
         begin = 0
         while begin < len(pieces):
             batch_end = (pieces[begin].offset // BATCH_BYTES + 1) * BATCH_BYTES
@@ -245,11 +266,7 @@ def _pointer(numbers: "array[int]", kind: Any) -> Any:
 
 
 def _split(piece: Range) -> List[Range]:
-    """A contiguous range cut where batches end."""
-    if piece.bytes == 0:
-        return []
-    if piece.extents is not None or piece.offset // BATCH_BYTES == (piece.offset + piece.bytes - 1) // BATCH_BYTES:
-        return [piece]
+    """A contiguous range cut where batches end; nothing for an empty one."""
     pieces = []
     offset, end = piece.offset, piece.offset + piece.bytes
     while offset < end:

@@ -48,6 +48,8 @@ class Tensors:
         self._more_targets: List[Any] = []       # (want, further target)
         self._ranges: List[Range] = []
         self._after: List[Callable[[], None]] = []
+        self._dtypes: Dict[int, Any] = {}        # torch's, by code
+        self._torch: Any = None
         self.written: List[str] = []             # names of the caller's tensors that were touched
 
     def want(self, node: SavedTensor, target: Any = None) -> None:
@@ -55,7 +57,7 @@ class Tensors:
         known = self._wants.get(node.index)
         if known is None:
             logical = exact_strides(self._header.tensors[node.index], node)
-            device = self._device(node) if target is None else None
+            device = self._device(node) if target is None and (node.extra or self._map_location is not None) else None
             self._wants[node.index] = Want(logical, node, target, device)
         elif target is not None and known.target is None:
             known.target, known.device = target, None
@@ -66,7 +68,8 @@ class Tensors:
         """Asks for every tensor below a node, in memory of its own."""
         if isinstance(node, SavedTensor):
             self.want(node)
-            self.want_all(node.attributes)
+            if node.attributes is not None:
+                self.want_all(node.attributes)
         elif isinstance(node, SavedReference):
             self.want_all(node.target)
         elif isinstance(node, SavedDict):
@@ -86,7 +89,11 @@ class Tensors:
         """Allocates, reads and copies. After an error `written` names the targets that were touched."""
         groups: Dict[str, List[Want]] = {}
         for want in self._wants.values():
-            groups.setdefault(want.logical.stored, []).append(want)
+            stored = want.logical.stored
+            if stored in groups:
+                groups[stored].append(want)
+            else:
+                groups[stored] = [want]
         for stored, wants in groups.items():
             if len(wants) == 1 and not wants[0].logical.is_alias:
                 self._plan_single(wants[0])
@@ -110,6 +117,9 @@ class Tensors:
 
     def _add_range(self, label: str, logical: Logical, address: int, strides: Any) -> None:
         stored = self._header.stored[logical.stored]
+        if logical.in_order and strides is logical.strides:
+            self._ranges.append(Range(label, stored.offset, stored.bytes, address))
+            return
         extents = touched_shape(logical.shape, logical.strides)
         if _tensors.is_row_major(extents, strides):
             self._ranges.append(Range(label, stored.offset, stored.bytes, address))
@@ -119,6 +129,13 @@ class Tensors:
 
     def _plan_single(self, want: Want) -> None:
         logical = want.logical
+        if logical.in_order and want.target is None and want.device is None and not want.node.extra:
+            # The ordinary tensor, of which there may be very many.
+            dtype = self._dtypes.get(logical.dtype.code) or self._torch_dtype(want)
+            want.result = fresh = self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
+            stored = self._header.stored[logical.stored]
+            self._ranges.append(Range("", stored.offset, stored.bytes, fresh.data_ptr()))
+            return
         if want.target is not None:
             strides = direct_strides(want.target, logical)
             if strides is not None:
@@ -131,12 +148,21 @@ class Tensors:
             fresh = self._view(want, storage, 0)
             address = storage.address
         else:
-            dtype = _tensors.to_torch(logical.dtype, want.node.name, want.node.extra.get("dt"))
-            torch = _tensors.need_torch(want.node.name)
-            fresh = torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
+            dtype = self._torch_dtype(want)
+            fresh = self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
             address = fresh.data_ptr()
         self._add_range("", logical, address, logical.strides)
         self._deliver(want, fresh)
+
+    def _torch_dtype(self, want: Want) -> Any:
+        dtype, kind = want.logical.dtype, want.node.extra.get("dt")
+        found = self._dtypes.get(dtype.code) if kind is None else None
+        if found is None:
+            found = _tensors.to_torch(dtype, want.node.name, kind)
+            self._torch = _tensors.need_torch(want.node.name)
+            if kind is None:
+                self._dtypes[dtype.code] = found
+        return found
 
     def _deliver(self, want: Want, fresh: Any) -> None:
         want.result = fresh
@@ -203,7 +229,7 @@ class Tensors:
         offset = pad + logical.offset_bytes
         item = logical.dtype.item_bytes
         if not want.is_array():
-            dtype = _tensors.to_torch(logical.dtype, want.node.name, want.node.extra.get("dt"))
+            dtype = self._torch_dtype(want)
             return storage.torch_view(dtype, offset, logical.shape, logical.strides)
         text = want.node.extra.get("np")
         if isinstance(text, str):
@@ -230,7 +256,7 @@ class Tensors:
 def exact_strides(logical: Logical, node: SavedTensor) -> Logical:
     """The tensor with the strides of its node, which may differ from the image's only where they do not matter."""
     strides = node.extra.get("st")
-    if strides is None:
+    if strides is None or not logical.in_order and not logical.is_alias:
         return logical
     plain = all(type(stride) is int and 0 <= stride < 1 << 40 for stride in strides)
     if not plain or len(strides) != len(logical.shape) or not _tensors.is_row_major(logical.shape, strides):

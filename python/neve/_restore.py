@@ -10,6 +10,7 @@ from ._bind import Binder, mismatch
 from ._image import Image
 from ._rebuild import Builder, Tensors
 from ._saved import SavedState, Select
+from ._waiting import collector_paused
 from .errors import Error
 
 
@@ -40,7 +41,8 @@ class Restoration:
         patterns = [include] if isinstance(include, str) else include
         self._select: Select = None if patterns is None else _names.glob_filter(patterns)
         self._image = image
-        self._saved = SavedState(image, self._select, weights_only)
+        with collector_paused():
+            self._saved = SavedState(image, self._select, weights_only)
         self._tensors = Tensors(image, map_location)
         self._builder = Builder(self._tensors, weights_only)
         self.missing: List[str] = []
@@ -54,9 +56,10 @@ class Restoration:
 
     def fresh(self) -> Any:
         """The saved state in memory of its own."""
-        self._tensors.want_all(self._saved.root)
-        self._tensors.read()
-        return self._builder.build(self._saved.root)
+        with collector_paused():
+            self._tensors.want_all(self._saved.root)
+            self._tensors.read()
+            return self._builder.build(self._saved.root)
 
     def into(self, target: Any, strict: bool) -> Any:
         """Fills the target. :class:`neve.Invalid` lists what does not fit before anything is written."""
@@ -64,7 +67,8 @@ class Restoration:
         if root is None:
             return target
         binder = Binder(self._image.header, self._tensors, self._builder, self._select)
-        step = binder.bind(root, target)
+        with collector_paused():
+            step = binder.bind(root, target)
         error = mismatch(binder, self._what)
         if error is not None and strict:
             raise error
