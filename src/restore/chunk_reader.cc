@@ -36,16 +36,26 @@ class Delivery {
   Delivery(const ReadPlan& plan, std::span<const codec::Digest> digests, std::span<uint8_t> written)
       : plan_(plan), digests_(digests), written_(written) {}
 
-  // Copies one chunk's bytes to the targets and says whether they matched.
-  bool Deliver(const ChunkPlan& chunk, const std::byte* bytes, codec::Store store) const {
+  // Copies one chunk's bytes to the targets and says whether they matched. `shared`: somebody else may change the bytes
+  // meanwhile, so the very bytes that were hashed must be the ones delivered.
+  bool Deliver(const ChunkPlan& chunk, const std::byte* bytes, codec::Store store, bool shared) const {
     const uint64_t begin = chunk.chunk * plan_.chunk_bytes();
-    codec::RestoreHasher hasher(bytes, plan_.ChunkSize(chunk.chunk), store);
+    const bool by_block = shared && HasStrided(chunk);
+    codec::RestoreHasher hasher(bytes, plan_.ChunkSize(chunk.chunk), by_block ? codec::Store::kCached : store);
     uint64_t position = begin;
     for (const Segment& segment : plan_.SegmentsOf(chunk)) {
       const Range& range = plan_.range(segment.range);
       if (!written_.empty()) std::atomic_ref<uint8_t>(written_[segment.range]).store(1, std::memory_order_relaxed);
       hasher.Skip(segment.offset - position);
-      if (range.strided != nullptr) {
+      if (range.strided != nullptr && by_block) {
+        alignas(64) std::byte block[8192];
+        const uint64_t end = segment.range_offset + segment.bytes, step = sizeof(block) / range.item_bytes * range.item_bytes;
+        for (uint64_t at = segment.range_offset; at < end; at += step) {
+          const uint64_t count = std::min(step, end - at);
+          hasher.CopyTo(block, count);
+          range.strided->Scatter(range.target, at, at + count, block);
+        }
+      } else if (range.strided != nullptr) {
         range.strided->Scatter(range.target, segment.range_offset, segment.range_offset + segment.bytes,
                                bytes + (segment.offset - begin));
         hasher.Skip(segment.bytes);
@@ -65,6 +75,12 @@ class Delivery {
   }
 
  private:
+  bool HasStrided(const ChunkPlan& chunk) const {
+    const auto segments = plan_.SegmentsOf(chunk);
+    return std::any_of(segments.begin(), segments.end(),
+                       [this](const Segment& segment) { return plan_.range(segment.range).strided != nullptr; });
+  }
+
   const ReadPlan& plan_;
   std::span<const codec::Digest> digests_;
   std::span<uint8_t> written_;
@@ -111,7 +127,7 @@ class Stream {
       size_t chunk;
       {
         sync::MutexLock lock(mutex_);
-        if (free_.empty() || next_ == plan_.chunks().size() || in_flight_ >= source_.queue_depth) return;
+        if (free_.empty() || next_ == plan_.chunks().size() || in_flight_ >= std::max(1, source_.queue_depth)) return;
         buffer = free_.back();
         free_.pop_back();
         chunk = next_++;
@@ -141,7 +157,7 @@ class Stream {
       }
       const ChunkPlan& chunk = plan_.chunks()[arrived.chunk];
       IssueReads();
-      const bool good = arrived.status.ok() && delivery_.Deliver(chunk, buffers_[arrived.buffer].get(), codec::Store::kStream);
+      const bool good = arrived.status.ok() && delivery_.Deliver(chunk, buffers_[arrived.buffer].get(), codec::Store::kStream, false);
       if (good) delivered_.fetch_add(delivery_.NeededBytes(chunk), std::memory_order_relaxed);
       sync::MutexLock lock(mutex_);
       if (!good) failed_->push_back(FailedChunk{&chunk, std::move(arrived.status)});
@@ -174,7 +190,7 @@ uint64_t DeliverMapped(const ReadPlan& plan, std::span<const std::byte> image, c
     const ChunkPlan& chunk = plan.chunks()[part];
     const uint64_t begin = chunk.chunk * plan.chunk_bytes();
     const bool present = begin + plan.ChunkSize(chunk.chunk) <= image.size();
-    if (present && delivery.Deliver(chunk, image.data() + begin, codec::Store::kStream)) {
+    if (present && delivery.Deliver(chunk, image.data() + begin, codec::Store::kStream, true)) {
       delivered.fetch_add(delivery.NeededBytes(chunk), std::memory_order_relaxed);
     } else {
       sync::MutexLock lock(mutex);
@@ -224,12 +240,13 @@ absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, s
     const uint64_t begin = bad.chunk->chunk * plan.chunk_bytes();
     const uint64_t bytes = plan.ChunkSize(bad.chunk->chunk);
     std::string tried = Failure(bad, nearest);
-    bool delivered = false, any_unreachable = !bad.error.ok();
+    bool delivered = false;
+    absl::Status unreachable = absl::IsUnavailable(bad.error) ? bad.error : absl::OkStatus();
     for (size_t s = 1; s < sources.size() && !delivered; ++s) {
       if (buffer == nullptr) buffer = AllocateAligned(plan.chunk_bytes());
       if (buffer == nullptr) return Exhausted("no memory for a staging buffer");
       FailedChunk again{bad.chunk, ReadBlocking(*sources[s].reader, begin, {buffer.get(), bytes})};
-      if (again.error.ok() && delivery.Deliver(*bad.chunk, buffer.get(), codec::Store::kCached)) {
+      if (again.error.ok() && delivery.Deliver(*bad.chunk, buffer.get(), codec::Store::kCached, false)) {
         delivered = true;
         result->bytes[sources[s].name] += delivery.NeededBytes(*bad.chunk);
         for (size_t h = 0; h < s; ++h) {
@@ -243,14 +260,15 @@ absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, s
           }
         }
       } else {
-        any_unreachable |= !again.error.ok();
+        if (unreachable.ok() && absl::IsUnavailable(again.error)) unreachable = again.error;
         tried += "; " + Failure(again, sources[s]);
       }
     }
     if (!delivered) {
       const std::string message = absl::StrFormat("no good copy of chunk %d (image bytes [%d, %d)): %s", bad.chunk->chunk, begin,
                                                   begin + bytes, tried);
-      if (any_unreachable && !bad.error.ok() && absl::IsUnavailable(bad.error)) return Unavailable(message, ErrnoOf(bad.error));
+      // A place that did not answer may hold a good copy: nothing is lost yet.
+      if (!unreachable.ok()) return Unavailable(message, ErrnoOf(unreachable));
       if (!bad.error.ok() && IsDamaged(bad.error)) return Damaged(message);
       return DataLoss(message);
     }

@@ -7,7 +7,9 @@
 //   - A target byte is final only when the chunk it came from matched the record's digest (where there is one).
 //   - A chunk that fails in one source is taken from the next, counted, reported once per source, and written back over the
 //     bad copy (Heal) when the source allows it.
-//   - When no source has a good copy the result is DataLoss (or the sources' own error), naming chunk, offset and sources.
+//   - When no source has a good copy the result names chunk, offset and sources: Unavailable when one of them could not be
+//     reached, Damaged when the nearest is too short, else DataLoss.
+//   - Bytes of a memory source, whose owner may change them at any time, reach a target only by way of the hash.
 #ifndef NEVE_RESTORE_CHUNK_READER_H_
 #define NEVE_RESTORE_CHUNK_READER_H_
 
