@@ -284,16 +284,11 @@ def target_device(saved_on: Optional[str], map_location: Any, name: str) -> Opti
 
 
 def array_dtype(text: str, name: str) -> Any:
-    """The NumPy dtype of that text, if its bytes are all there is to it."""
-    import numpy
-
+    """The NumPy dtype of that text; raises :class:`neve.Damaged`."""
     try:
-        dtype = numpy.dtype(text)
-    except TypeError:
-        raise Damaged(f"{name} has the NumPy dtype {text!r}, which is none") from None
-    if dtype.hasobject or dtype.names is not None:
-        raise Damaged(f"{name} has the NumPy dtype {text!r}, whose bytes cannot be read back")
-    return dtype
+        return _tensors.array_dtype(text)
+    except ValueError as error:
+        raise Damaged(f"{name}: {error}") from None
 
 
 def address_of(target: Any) -> int:

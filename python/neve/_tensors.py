@@ -6,6 +6,7 @@ what the checkpoint holds.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -234,6 +235,21 @@ def is_storable_array(array: Any) -> bool:
     dtype = array.dtype
     plain = not dtype.hasobject and dtype.names is None and dtype.subdtype is None and dtype.itemsize > 0
     return plain and dtype.kind in "biufcSUMm" and type(dtype).__module__.startswith("numpy")
+
+
+_ARRAY_DTYPE = re.compile(r"[<>|=][biufcSUMm][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?").fullmatch
+
+
+def array_dtype(text: str) -> Any:
+    """The NumPy dtype of a text such as ``>f4``; raises ValueError. NumPy itself would take, and evaluate, far more."""
+    import numpy
+
+    if not _ARRAY_DTYPE(text):
+        raise ValueError(f"{text[:40]!r} is no dtype whose bytes can be read back")
+    try:
+        return numpy.dtype(text)
+    except TypeError as error:
+        raise ValueError(f"{text!r} is no dtype of this NumPy: {error}") from None
 
 
 def host_copies(tensors: Sequence[Any]) -> Tuple[Sequence[int], Any]:

@@ -25,6 +25,7 @@ import sys
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import _tensors
 from .errors import Damaged, UnsupportedOnLoad
 
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*").fullmatch  # printable ASCII without ' " and backslash
@@ -346,7 +347,7 @@ class Decoder:
     def _numpy(self) -> Any:
         import numpy
 
-        dtype = numpy.dtype(self._string())
+        dtype = _tensors.array_dtype(self._string())
         data = self._read()
         if type(data) is not bytes or dtype.hasobject or len(data) != dtype.itemsize:
             raise self._damaged("a NumPy scalar does not have the bytes of its dtype")
