@@ -58,10 +58,13 @@ absl::StatusOr<int> SlotPool::AdoptDead() {
   return adopted;
 }
 
+bool SlotPool::FillingLocked() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->filling; });
+}
+
 Entry* SlotPool::PickLocked(uint64_t image_bytes) {
   std::vector<Entry*> full;
   for (const auto& entry : entries_) {
-    if (entry->filling) continue;
     if (entry->full) {
       full.push_back(entry.get());
     } else if (entry->holds == 0 && entry->capacity >= image_bytes) {
@@ -88,6 +91,7 @@ void SlotPool::DropLocked(Entry* entry) {
     }
   }
   std::erase_if(entries_, [entry](const auto& e) { return e.get() == entry; });
+  budget_ended_ = false;   // there is room again
 }
 
 absl::StatusOr<std::unique_ptr<Entry>> SlotPool::Make(uint64_t image_bytes, uint64_t own_bytes) const {
@@ -120,6 +124,7 @@ absl::StatusOr<std::unique_ptr<Entry>> SlotPool::Make(uint64_t image_bytes, uint
 absl::StatusOr<Entry*> SlotPool::TryAcquire(uint64_t image_bytes) {
   {
     sync::MutexLock lock(mutex_);
+    if (FillingLocked()) return nullptr;
     Entry* entry = PickLocked(image_bytes);
     if (entry != nullptr && entry->capacity >= image_bytes) {
       if (entry->full && entry->slot != nullptr) entry->slot->Free();
@@ -166,12 +171,13 @@ absl::StatusOr<Entry*> SlotPool::Acquire(uint64_t image_bytes, double timeout_s)
     if (entry != nullptr) return entry;
     sync::MutexLock lock(mutex_);
     const auto free = [&]() NEVE_REQUIRES(mutex_) {
+      if (FillingLocked()) return false;
       const size_t limit = options_.shared ? options_.slots : 1;
       return PickLocked(image_bytes) != nullptr ||
              (entries_.size() + static_cast<size_t>(making_) < limit && !(budget_ended_ && !entries_.empty()));
     };
     if (!changed_.WaitFor(mutex_, timeout_s, free)) {
-      return Timeout(absl::StrFormat("no free slot after %.3g s: all %d are being written to slower tiers", timeout_s, entries_.size()));
+      return Timeout(absl::StrFormat("no free slot after %.3g s: all %d are being filled or written to slower tiers", timeout_s, entries_.size()));
     }
   }
 }

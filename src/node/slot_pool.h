@@ -5,7 +5,7 @@
 //   - A full slot is reused only when nobody holds it and it is not among the newest `min(2, slots - 1)` saves here: after any
 //     kill at least one whole image is left (with one slot the durable copy is what is left, so it is held until written).
 //   - Slots never outgrow `slots`, nor the budget (slot::Budget) at the time they are made.
-//   - Memory of a slot is given back off the step path only.
+//   - Memory of a slot is given back off the step path only, but where a state has outgrown its slots.
 //
 // Thread: any; one mutex, uncontended on the step path.
 #ifndef NEVE_NODE_SLOT_POOL_H_
@@ -94,6 +94,7 @@ class SlotPool {
   void Wake();                                       // waiters look again
 
  private:
+  bool FillingLocked() const NEVE_REQUIRES(mutex_);
   Entry* PickLocked(uint64_t image_bytes) NEVE_REQUIRES(mutex_);
   absl::StatusOr<std::unique_ptr<Entry>> Make(uint64_t image_bytes, uint64_t own_bytes) const;
   void DropLocked(Entry* entry) NEVE_REQUIRES(mutex_);
