@@ -60,8 +60,7 @@ bool Disjoint(const Footprint& a, const Footprint& b) {
 
 class Groups {
  public:
-  Groups(std::span<const TensorSpec> tensors, std::span<const void* const> addresses)
-      : tensors_(tensors), addresses_(addresses) {}
+  explicit Groups(std::span<const TensorSpec> tensors) : tensors_(tensors) {}
 
   // `members` are by ascending address.
   void Add(std::span<const Interval> members, uint64_t end) {
@@ -116,7 +115,6 @@ class Groups {
   }
 
   std::span<const TensorSpec> tensors_;
-  std::span<const void* const> addresses_;
   std::vector<AliasGroup> groups_;
 };
 
@@ -134,7 +132,7 @@ std::vector<AliasGroup> FindAliasGroups(std::span<const TensorSpec> tensors, std
   std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.index < b.index;
   });
-  Groups groups(tensors, addresses);
+  Groups groups(tensors);
   const std::span<const Interval> all(intervals);
   for (size_t first = 0; first < all.size();) {
     uint64_t end = all[first].begin + spans[all[first].index];

@@ -115,7 +115,7 @@ enum FieldBit : uint32_t {
 };
 constexpr std::string_view kFieldNames[] = {"format", "job",  "uid",  "step",   "incarnation", "sequence", "rank",
                                             "world",  "time", "tags", "layout", "image",       "digests",  "provenance"};
-constexpr uint32_t kAllFields = (1u << std::size(kFieldNames)) - 1;
+static_assert(kProvenanceBit == 1u << (std::size(kFieldNames) - 1));
 
 class RecordReader {
  public:
