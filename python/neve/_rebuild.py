@@ -50,7 +50,7 @@ class Tensors:
         self._after: List[Callable[[], None]] = []
         self._dtypes: Dict[int, Any] = {}        # torch's, by code
         self._torch: Any = None
-        self.written: List[str] = []             # names of the caller's tensors that were touched
+        self.written: List[str] = []             # names of the targets that were touched; "" for other memory
 
     def want(self, node: SavedTensor, target: Any = None) -> None:
         """Asks for a tensor; in `target`'s memory when given (shape and dtype were compared)."""
@@ -100,7 +100,6 @@ class Tensors:
             elif not self._plan_targets(wants):
                 self._plan_group(stored, wants)
         self._image.read(self._ranges, self.written)
-        self.written = [name for name in dict.fromkeys(self.written) if name]
         for action in self._after:
             action()
         for want, target in self._more_targets:

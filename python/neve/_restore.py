@@ -51,8 +51,8 @@ class Restoration:
 
     @property
     def written(self) -> List[str]:
-        """Names of the target's tensors that were touched."""
-        return self._tensors.written
+        """Names of the target's tensors that were touched; memory of our own has no name."""
+        return [name for name in dict.fromkeys(self._tensors.written) if name]
 
     def fresh(self) -> Any:
         """The saved state in memory of its own."""

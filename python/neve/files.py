@@ -99,7 +99,8 @@ def _capture(obj: Any, path: bytes) -> Capture:
     if misread:
         more = f" and {len(misread) - 8} more" if len(misread) > 8 else ""
         raise Unsupported(
-            f"{os.fsdecode(path)} was not written, for readers of plain safetensors would misread it: {'; '.join(misread[:8])}{more}. "
+            f"{os.fsdecode(path)} was not written, for readers of plain safetensors would misread it: "
+            f"{'; '.join(misread[:8])}{more}. "
             "Convert or leave out these, or save with a Checkpointer, whose steps hold anything")
     return capture
 

@@ -1,4 +1,4 @@
-"""Fixtures of the Python suite: RAM slots in a temporary folder, Checkpointers that are closed, the other ranks' variables unset."""
+"""Fixtures of the Python suite: RAM slots in a temporary folder, Checkpointers that are closed, no ranks."""
 
 import os
 import shutil

@@ -23,7 +23,8 @@ def header_of(path):
 
 def test_a_state_comes_back_from_a_file(tmp_path):
     path = tmp_path / "model.safetensors"
-    state = {"model": {"w": torch.randn(3, 4), "t": torch.randn(4, 3).t()}, "step": 5, "l": [torch.zeros(1), "x"], "a": numpy.arange(3)}
+    state = {"model": {"w": torch.randn(3, 4), "t": torch.randn(4, 3).t()}, "step": 5,
+             "l": [torch.zeros(1), "x"], "a": numpy.arange(3)}
     neve.save(state, path)
     assert_same(neve.load(path), state)
     neve.save({"w": torch.ones(2)}, path)
@@ -111,7 +112,8 @@ def test_PT_13_paths_of_any_name_and_form(tmp_path):
     for name in ("模型", "модель", "модел🧊ь"):
         folder = tmp_path / name
         folder.mkdir()
-        for path in (str(folder / f"{name}.safetensors"), os.fsencode(folder / f"{name}2.safetensors"), folder / f"{name}3.safetensors"):
+        for path in (str(folder / f"{name}.safetensors"), os.fsencode(folder / f"{name}2.safetensors"),
+                     folder / f"{name}3.safetensors"):
             neve.save({"w": torch.ones(2)}, path)
             assert os.path.exists(path)
             assert_same(neve.load(path), {"w": torch.ones(2)})
@@ -146,7 +148,8 @@ def test_an_asynchronous_save_to_where_nothing_can_be_written_fails_its_ticket(t
 
 def test_a_foreign_file_comes_back_as_a_dict(tmp_path):
     path = tmp_path / "hf.safetensors"
-    tensors = {"a.b": torch.randn(3), "~odd": torch.zeros(2, dtype=torch.int64), "": torch.ones(1), "f8": torch.ones(4).to(torch.float8_e4m3fn)}
+    tensors = {"a.b": torch.randn(3), "~odd": torch.zeros(2, dtype=torch.int64),
+               "": torch.ones(1), "f8": torch.ones(4).to(torch.float8_e4m3fn)}
     safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
     back = neve.load(path)
     assert set(back) == set(tensors)
@@ -192,9 +195,12 @@ def test_other_names_are_torchs_format_which_comes_later(tmp_path, name):
 
 
 MUTATIONS = {
-    "a tensor more in the tree": lambda tree: tree["root"]["d"].append(1), "a tensor less": lambda tree: tree["root"]["d"].clear(),
-    "no node": lambda tree: tree["root"].update(d=[["w", 1.5]]), "an unknown node": lambda tree: tree["root"].update(d=[["w", {"zz": 1}]]),
-    "a reference to nothing": lambda tree: tree["root"].update(d=[["w", {"r": "q"}], 3]), "a blob": lambda tree: tree["root"]["d"].append(["b", {"b": 7}]),
+    "a tensor more in the tree": lambda tree: tree["root"]["d"].append(1),
+    "a tensor less": lambda tree: tree["root"]["d"].clear(),
+    "no node": lambda tree: tree["root"].update(d=[["w", 1.5]]),
+    "an unknown node": lambda tree: tree["root"].update(d=[["w", {"zz": 1}]]),
+    "a reference to nothing": lambda tree: tree["root"].update(d=[["w", {"r": "q"}], 3]),
+    "a blob": lambda tree: tree["root"]["d"].append(["b", {"b": 7}]),
     "strides that do not fit": lambda tree: tree["tensors"].update(strided={"w": [[1000], [1]]}),
     "impossible strides": lambda tree: tree["tensors"].update(strided={"w": [[4], [1 << 60]]}),
     "negative strides": lambda tree: tree["tensors"].update(strided={"w": [[4], [-1]]}),

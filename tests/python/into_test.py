@@ -45,8 +45,10 @@ def test_tensors_and_arrays_are_filled_in_place(saved):
 
 
 def test_targets_of_other_strides_are_filled_with_the_logical_values(saved):
-    restore = saved({"w": torch.arange(24.0).view(2, 3, 2, 2), "t": torch.arange(6.0).view(2, 3).t(), "e": torch.ones(1).expand(4, 4)})
-    target = {"w": torch.zeros(2, 3, 2, 2).contiguous(memory_format=torch.channels_last), "t": torch.zeros(3, 2), "e": torch.zeros(4, 4)}
+    restore = saved({"w": torch.arange(24.0).view(2, 3, 2, 2),
+                     "t": torch.arange(6.0).view(2, 3).t(), "e": torch.ones(1).expand(4, 4)})
+    target = {"w": torch.zeros(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
+              "t": torch.zeros(3, 2), "e": torch.zeros(4, 4)}
     restore(into=target)
     assert torch.equal(target["w"], torch.arange(24.0).view(2, 3, 2, 2)) and target["w"].stride() == (12, 1, 6, 3)
     assert torch.equal(target["t"], torch.arange(6.0).view(2, 3).t()) and torch.equal(target["e"], torch.ones(4, 4))

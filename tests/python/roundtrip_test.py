@@ -186,7 +186,8 @@ def test_PT_25_strides_come_back_and_values_are_logical(around, tmp_path):
     gapped = torch.arange(100.0).view(10, 10)[:, ::3]
     overlapping = torch.arange(10.0).as_strided((4, 3), (2, 1))
     state = {"cl": channels_last, "t": transposed, "e": expanded, "g": gapped, "o": overlapping,
-             "e2": torch.arange(3.0).view(3, 1).expand(3, 5), "zero": torch.zeros(0, 3).t(), "one": torch.arange(4.0).view(1, 4, 1)}
+             "e2": torch.arange(3.0).view(3, 1).expand(3, 5),
+             "zero": torch.zeros(0, 3).t(), "one": torch.arange(4.0).view(1, 4, 1)}
     assert channels_last.stride() == (27, 1, 9, 3)
     back = around(state)
     assert_same(back, state)
@@ -245,7 +246,8 @@ def test_PT_27_odd_keys_keep_type_and_order(around):
 
 
 def test_USE_01_optimizer_state_keeps_its_dtypes(around):
-    state = {"state": {0: {"step": torch.tensor(10001.0), "exp_avg": torch.randn(3).bfloat16(), "exp_avg_sq": torch.randn(3).double()}}}
+    state = {"state": {0: {"step": torch.tensor(10001.0),
+                           "exp_avg": torch.randn(3).bfloat16(), "exp_avg_sq": torch.randn(3).double()}}}
     back = around(state)
     assert_same(back, state)
     assert back["state"][0]["step"].item() == 10001
@@ -263,7 +265,8 @@ def test_numpy_arrays_of_every_kind(around):
     assert_same(back, state)
     assert back["same"] is back["c"] and back["f"].flags.f_contiguous and back["neg"].flags.writeable
     with pytest.warns(UserWarning):
-        assert_same(around({"r": record, "o": numpy.array([None, 1])}, weights_only=False), {"r": record, "o": numpy.array([None, 1])})
+        assert_same(around({"r": record, "o": numpy.array([None, 1])}, weights_only=False),
+                    {"r": record, "o": numpy.array([None, 1])})
 
 
 def test_arrays_and_tensors_that_share_memory_go_on_sharing(around):
@@ -283,8 +286,10 @@ def test_a_state_without_torch_comes_back(around):
 
 def test_values_of_every_kind(around):
     state = {"w": torch.zeros(1), "none": None, "t": (1, 2.5, "x"), "set": {1, 2}, "plan": Plan(0.1, [1]), "phase": Phase.WARM,
-             "size": torch.Size([2]), "dtype": torch.bfloat16, "device": torch.device("cuda:1"), "bytes": b"\0\xff", "long": "é" * 5000,
-             "raw": b"\x01" * 10_000, "numbers": list(range(3000)), "complex": 1 - 2j, "pair": Pair(1, "r"), "ba": bytearray(b"ab" * 4000)}
+             "size": torch.Size([2]), "dtype": torch.bfloat16, "device": torch.device("cuda:1"), "bytes": b"\0\xff",
+             "long": "é" * 5000,
+             "raw": b"\x01" * 10_000, "numbers": list(range(3000)), "complex": 1 - 2j,
+             "pair": Pair(1, "r"), "ba": bytearray(b"ab" * 4000)}
     assert_same(around(state), state)
 
 

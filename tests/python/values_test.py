@@ -111,7 +111,8 @@ def test_a_dataclass_with_more_attributes_than_fields_is_no_value():
 
 
 MALFORMED = ["", "q", "i12", "i1.5;", "ix;", "[i1;", "(", "{i1;}", "'abc", "dxx;", "x12;", "s_;", "yA;", "c i1;i2;", "Ei1;",
-             "ci1;i2;", "N'f8'y;", "N'O'yAAAAAAAAAAA;", "N','y;", "N'f4,i4'yAAAAAAAAAAA;", "S([])", "{[]n}", "@i1;n", "Zi1;", "D'nowhere'", "i1;i2;", "]", "T"]
+             "ci1;i2;", "N'f8'y;", "N'O'yAAAAAAAAAAA;", "N','y;", "N'f4,i4'yAAAAAAAAAAA;", "S([])",
+             "{[]n}", "@i1;n", "Zi1;", "D'nowhere'", "i1;i2;", "]", "T"]
 
 
 @pytest.mark.parametrize("text", MALFORMED)

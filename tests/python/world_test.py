@@ -21,13 +21,16 @@ def run(code, **environment):
 
 
 def test_import_needs_neither_torch_nor_numpy_nor_the_library():
-    done = run("import sys, neve; assert not {'torch', 'numpy', 'ctypes'} & set(sys.modules); [getattr(neve, n) for n in neve.__all__];"
-               "assert not {'torch', 'numpy'} & set(sys.modules); print(neve.__version__)", NEVE_LIBRARY="/nonexistent/libneve.so")
+    done = run("import sys, neve; assert not {'torch', 'numpy', 'ctypes'} & set(sys.modules); "
+               "[getattr(neve, n) for n in neve.__all__];"
+               "assert not {'torch', 'numpy'} & set(sys.modules); print(neve.__version__)",
+               NEVE_LIBRARY="/nonexistent/libneve.so")
     assert done.returncode == 0 and done.stdout.strip() == neve.__version__, done.stderr
 
 
 def test_a_missing_library_is_said_with_where_it_was_looked_for():
-    done = run("import neve\ntry: neve.Checkpointer('x')\nexcept neve.Unsupported as e: print(e)", NEVE_LIBRARY="/nonexistent/libneve.so")
+    done = run("import neve\ntry: neve.Checkpointer('x')\nexcept neve.Unsupported as e: print(e)",
+               NEVE_LIBRARY="/nonexistent/libneve.so")
     assert "/nonexistent/libneve.so" in done.stdout and "NEVE_LIBRARY" in done.stdout, done.stderr
 
 
