@@ -191,10 +191,11 @@ absl::Status EngineImpl::BeginLife() {
     pool.slots = ram_->slots;
     pool.budget_bytes = ram_->bytes;
   }
-  pool_ = std::make_unique<node::SlotPool>(
-      std::move(pool),
-      [this](std::span<std::byte> region) { for (auto& durable : durable_) durable->tier->AttachRegion(region); },
-      [this](std::span<std::byte> region) { for (auto& durable : durable_) durable->tier->DetachRegion(region); });
+  std::vector<std::shared_ptr<storage::Tier>> tiers;
+  for (const auto& durable : durable_) tiers.push_back(durable->tier);
+  pool_ = std::make_shared<node::SlotPool>(
+      std::move(pool), [tiers](std::span<std::byte> region) { for (const auto& tier : tiers) tier->AttachRegion(region); },
+      [tiers](std::span<std::byte> region) { for (const auto& tier : tiers) tier->DetachRegion(region); });
   absl::StatusOr<int> adopted = pool_->AdoptDead();
   if (!adopted.ok()) {
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=adopt_failed error=\"%s\"", std::string(adopted.status().message())));

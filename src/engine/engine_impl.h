@@ -85,6 +85,8 @@ class EngineImpl : public Engine {
   std::vector<storage::Tier*> DurableTiers() const;
   std::shared_ptr<storage::Tier> RamTier();          // null: none configured, or the uid is unknown
   std::vector<catalog::TierListing> ListAll(std::vector<std::string>* names);
+  // This engine's own slot, read through the mapping that is there; null when the image lies in another's.
+  std::shared_ptr<storage::ImageReader> OwnReader(const ImageKey& key);
 
   absl::StatusOr<std::vector<std::string>> DueTiers(const SaveRequest& request) const;
   absl::StatusOr<node::Entry*> AcquireEntry(const SaveRequest& request, uint64_t image_bytes, std::shared_ptr<Ticket>* skipped,
@@ -137,7 +139,7 @@ class EngineImpl : public Engine {
   std::map<SaveId, Tags> tags_ NEVE_GUARDED_BY(mutex_);                         // of this life, for best=
   std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
 
-  std::unique_ptr<node::SlotPool> pool_;           // made by BeginLife
+  std::shared_ptr<node::SlotPool> pool_;           // made by BeginLife; images that read its slots keep it
   std::atomic<node::SlotPool*> ready_pool_{nullptr};   // the same, for threads that do not hold save_mutex_
   std::unique_ptr<sync::TerminationWatch> termination_;
   std::unique_ptr<sync::ThreadExecutor> slot_executor_;   // makes and prefaults slots

@@ -1,6 +1,7 @@
 // Choosing what to restore: the newest complete save, from the tiers that hold it, nearest first.
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
@@ -13,7 +14,43 @@ namespace {
 
 std::string SaveText(const catalog::Save& save) { return absl::StrFormat("step %d (save %s)", save.step, save.save.ToString()); }
 
+// A slot of the pool, held while it is read.
+class OwnSlotReader : public storage::ImageReader {
+ public:
+  OwnSlotReader(std::shared_ptr<node::SlotPool> pool, node::Entry* entry, format::CommitRecord record)
+      : pool_(std::move(pool)), entry_(entry), record_(std::move(record)) {}
+  ~OwnSlotReader() override { pool_->Release(entry_); }
+  const format::CommitRecord& record() const override { return record_; }
+  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
+    const std::span<const std::byte> image = Mapped();
+    if (offset > image.size() || image.size() - offset < target.size()) {
+      done(Damaged(absl::StrFormat("a read of %d bytes at %d of an image of %d", target.size(), offset, image.size())));
+      return;
+    }
+    std::memcpy(target.data(), image.data() + offset, target.size());
+    done(absl::OkStatus());
+  }
+  std::span<const std::byte> Mapped() const override { return entry_->image().first(record_.image_bytes); }
+
+ private:
+  const std::shared_ptr<node::SlotPool> pool_;
+  node::Entry* const entry_;
+  const format::CommitRecord record_;
+};
+
 }  // namespace
+
+std::shared_ptr<storage::ImageReader> EngineImpl::OwnReader(const ImageKey& key) {
+  if (ready_pool_ == nullptr) return nullptr;
+  node::Entry* entry = pool_->HoldByKey(key);
+  if (entry == nullptr) return nullptr;
+  absl::StatusOr<format::CommitRecord> record = entry->slot != nullptr ? entry->slot->Record() : NotFound("private memory");
+  if (!record.ok() || record->digests.empty()) {
+    pool_->Release(entry);
+    return nullptr;
+  }
+  return std::make_shared<OwnSlotReader>(pool_, entry, *std::move(record));
+}
 
 absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& request) {
   NEVE_RETURN_IF_ERROR(CheckUsable());
@@ -62,7 +99,10 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
         const bool is_ram = listings[static_cast<size_t>(copy.tier)].kind == TierKind::kRam;
         std::shared_ptr<storage::Tier> tier = is_ram ? RamTier() : durable_[static_cast<size_t>(copy.tier) - (ram_.has_value() ? 1 : 0)]->tier;
         const std::string& name = names[static_cast<size_t>(copy.tier)];
-        auto reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
+        absl::StatusOr<std::shared_ptr<storage::ImageReader>> reader = is_ram ? OwnReader(copy.entry.key) : nullptr;
+        if (*reader == nullptr) {
+          reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
+        }
         absl::Status opened = reader.status();
         if (opened.ok() && uid.known() && (*reader)->record().uid != uid) {
           opened = Damaged(absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));

@@ -230,7 +230,7 @@ EngineImpl::~EngineImpl() {
     // A forked child: threads and locks are not here; nothing may be touched, and the memory goes with the process.
     [[maybe_unused]] auto* executor = executor_.release();
     [[maybe_unused]] auto* slot_executor = slot_executor_.release();
-    [[maybe_unused]] auto* pool = pool_.release();
+    [[maybe_unused]] auto* pool = new std::shared_ptr<node::SlotPool>(std::move(pool_));
     for (auto& durable : durable_) {
       [[maybe_unused]] auto* leaked = durable.release();
     }

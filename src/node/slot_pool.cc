@@ -75,7 +75,9 @@ Entry* SlotPool::PickLocked(uint64_t image_bytes) {
   const size_t kept = options_.shared ? std::min<size_t>(2, entries_.size() + static_cast<size_t>(making_) - 1) : 0;
   const bool may_grow = !budget_ended_ && entries_.size() + static_cast<size_t>(making_) < options_.slots;
   if (may_grow) return nullptr;
-  for (size_t i = full.size(); i > kept; --i) {
+  if (full.empty() || full.size() - 1 < kept) return nullptr;
+  const size_t newest = kept > 0 ? 1 : 0;   // the newest itself is never given up while one is kept
+  for (size_t i = full.size(); i > newest; --i) {
     Entry* entry = full[i - 1];
     if (entry->holds == 0) return entry;
   }

@@ -2,8 +2,8 @@
 //
 // Invariants
 //   - At most one fill at a time.
-//   - A full slot is reused only when nobody holds it and it is not among the newest `min(2, slots - 1)` saves here: after any
-//     kill at least one whole image is left (with one slot the durable copy is what is left, so it is held until written).
+//   - A full slot is reused, the oldest that nobody holds first, only while the newest and in all `min(2, slots - 1)` full ones
+//     are left: after any kill a whole image is there (with one slot the durable copy is, so it is held until written).
 //   - Slots never outgrow `slots`, nor the budget (slot::Budget) at the time they are made.
 //   - Memory of a slot is given back off the step path only, but where a state has outgrown its slots.
 //

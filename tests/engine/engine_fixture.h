@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/os/io_hooks.h"
+#include "base/sync/mutex.h"
 #include "neve/engine.h"
 
 namespace neve {
@@ -47,6 +49,33 @@ struct TestState {
   std::vector<int64_t> extents;
   std::shared_ptr<State> state;
   std::vector<const void*> addresses;
+};
+
+// Holds every write of an image back until it is opened: a slow tier without a clock.
+class WriteGate : public os::IoHooks {
+ public:
+  WriteGate() { os::SetIoHooks(this); }
+  ~WriteGate() override {
+    Open();
+    os::SetIoHooks(nullptr);
+  }
+  os::CallVerdict Before(const os::CallInfo& info) override {
+    if (info.call == os::Call::kPwrite && info.path.ends_with(".safetensors")) {
+      sync::MutexLock lock(mutex_);
+      changed_.Wait(mutex_, [this]() NEVE_REQUIRES(mutex_) { return open_; });
+    }
+    return {};
+  }
+  void Open() {
+    sync::MutexLock lock(mutex_);
+    open_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  sync::Mutex mutex_;
+  sync::Condition changed_;
+  bool open_ NEVE_GUARDED_BY(mutex_) = false;
 };
 
 class EngineTest : public ::testing::Test {

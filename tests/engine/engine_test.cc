@@ -237,8 +237,9 @@ TEST_F(EngineTest, TheBestByATagAreKeptAcrossLives) {
 }
 
 TEST_F(EngineTest, ReplaceGivesTheOldestWaitingSaveUp) {
-  ASSERT_TRUE(Open({"ram:?slots=3", "file:" + folder_ + "?rate=1M"}, OnFull::kReplace).ok());
-  TestState state(1, 500'000);   // 2 MB: two seconds at the cap
+  ASSERT_TRUE(Open({"ram:?slots=3", "file:" + folder_}, OnFull::kReplace).ok());
+  WriteGate gate;
+  TestState state;
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (uint64_t step = 1; step <= 4; ++step) {
     state.Set(static_cast<float>(step));
@@ -246,13 +247,16 @@ TEST_F(EngineTest, ReplaceGivesTheOldestWaitingSaveUp) {
     ASSERT_TRUE(ticket.ok());
     tickets.push_back(*ticket);
   }
-  int replaced = 0;
-  for (const auto& ticket : tickets) {
-    const absl::Status status = ticket->Wait("file", 60);
-    if (absl::IsResourceExhausted(status)) ++replaced;
-  }
-  EXPECT_GE(replaced, 1);
-  EXPECT_TRUE(tickets.back()->Wait("file", 60).ok());
+  gate.Open();
+  // The first was being written; the second waited and gave way to the fourth.
+  EXPECT_TRUE(tickets[0]->Wait("file", 60).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(tickets[1]->Wait("file", 60)));
+  EXPECT_TRUE(tickets[2]->Wait("file", 60).ok());
+  EXPECT_TRUE(tickets[3]->Wait("file", 60).ok());
+  auto image = engine_->Find({});
+  ASSERT_TRUE(image.ok());
+  ASSERT_TRUE(ReadAll(**image, state).ok());
+  EXPECT_TRUE(state.Holds(4));
 }
 
 TEST_F(EngineTest, LeftoversOfADeadLifeAreRemovedByTheNextOthersFilesAreNot) {
@@ -370,24 +374,32 @@ TEST_F(EngineTest, MissingRootIsUnavailableMissingJobIsNotFound) {
 }
 
 TEST_F(EngineTest, SkipGivesUpASaveButNeverTwoInARow) {
-  ASSERT_TRUE(Open({"ram:?slots=1", "file:" + folder_ + "?rate=1M"}, OnFull::kSkip).ok());
-  TestState state(1, 500'000);   // 2 MB: two seconds at the cap
+  ASSERT_TRUE(Open({"ram:?slots=1", "file:" + folder_}, OnFull::kSkip).ok());
+  WriteGate gate;
+  TestState state;
   ASSERT_TRUE(Save(state, 1).ok());
   auto skipped = Save(state, 2);
   ASSERT_TRUE(skipped.ok());
   EXPECT_TRUE(absl::IsResourceExhausted((*skipped)->Wait("done", 0)));
   for (const auto& [stage, is] : (*skipped)->Stages()) EXPECT_EQ(is, StageState::kSkipped) << stage;
+  // The next one waits instead of skipping again.
+  SaveRequest request{.step = 3, .state = state.state, .addresses = state.addresses, .slot_timeout_s = 0};
+  EXPECT_TRUE(absl::IsDeadlineExceeded(engine_->Save(request).status()));
+  gate.Open();
   auto third = Save(state, 3);
   ASSERT_TRUE(third.ok());
   EXPECT_TRUE((*third)->Wait("file", 60).ok());
+  EXPECT_EQ((*third)->save_id().sequence, 2u);   // the skipped save has a number too
 }
 
 TEST_F(EngineTest, ASlotTimeoutCountsNothing) {
-  ASSERT_TRUE(Open({"ram:?slots=1", "file:" + folder_ + "?rate=1M"}).ok());
-  TestState state(1, 500'000);
+  ASSERT_TRUE(Open({"ram:?slots=1", "file:" + folder_}).ok());
+  WriteGate gate;
+  TestState state;
   ASSERT_TRUE(Save(state, 1).ok());
   SaveRequest request{.step = 2, .state = state.state, .addresses = state.addresses, .slot_timeout_s = 0.01};
   EXPECT_TRUE(absl::IsDeadlineExceeded(engine_->Save(request).status()));
+  gate.Open();
   auto next = Save(state, 2);
   ASSERT_TRUE(next.ok());
   EXPECT_EQ((*next)->save_id().sequence, 1u);

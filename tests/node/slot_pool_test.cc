@@ -139,14 +139,23 @@ TEST_F(SlotPoolTest, AtMostOneFillAtATime) {
   EXPECT_EQ(pool_->slot_count(), 1u);
 }
 
-TEST_F(SlotPoolTest, TheTwoNewestAreNotReused) {
+TEST_F(SlotPoolTest, TheNewestAndOneMoreAlwaysStay) {
   Make();
   std::vector<Entry*> entries;
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) entries.push_back(Save(sequence));
-  pool_->Hold(entries[0]);   // the only one that may go
+  EXPECT_EQ(*pool_->TryAcquire(kImage), entries[0]);   // the oldest goes, and then no other
   EXPECT_EQ(*pool_->TryAcquire(kImage), nullptr);
-  pool_->Release(entries[0]);
-  EXPECT_EQ(*pool_->TryAcquire(kImage), entries[0]);
+  EXPECT_THAT(Sequences(), ElementsAre(3, 2));
+}
+
+TEST_F(SlotPoolTest, WhereTheOldestIsHeldTheNextOldestGoesNeverTheNewest) {
+  Make();
+  std::vector<Entry*> entries;
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence) entries.push_back(Save(sequence));
+  pool_->Hold(entries[0]);
+  EXPECT_EQ(*pool_->TryAcquire(kImage), entries[1]);
+  EXPECT_EQ(*pool_->TryAcquire(kImage), nullptr);
+  EXPECT_THAT(Sequences(), ElementsAre(3, 1));
 }
 
 TEST_F(SlotPoolTest, NewestIsBySaveIdNotByTheOrderOfFills) {
@@ -189,9 +198,7 @@ TEST_F(SlotPoolTest, AHeldSlotIsNotReusedHoweverOld) {
   Make();
   Entry* oldest = Save(1);
   pool_->Hold(oldest);
-  ASSERT_NE(Save(2), nullptr);
-  ASSERT_NE(Save(3), nullptr);
-  EXPECT_EQ(*pool_->TryAcquire(kImage), nullptr);
+  for (uint64_t sequence = 2; sequence <= 5; ++sequence) ASSERT_NE(Save(sequence), oldest);
   EXPECT_EQ(pool_->HoldByKey(Key(1)), oldest);
   EXPECT_EQ(oldest->slot->image()[99], ByteAt(99, 1));
 }
