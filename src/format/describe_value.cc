@@ -26,7 +26,9 @@ std::string FloatText(Float number) {
 
 // The number in a numpy scalar of a plain little-endian dtype ("<f4", "|u1"); "" for any other.
 std::string NumpyNumber(std::string_view dtype, std::string_view bytes) {
-  if (dtype.size() != 3 || dtype[0] == '>' || bytes.empty() || bytes.size() > 8 || bytes.size() != static_cast<size_t>(dtype[2] - '0')) return "";
+  if (dtype.size() != 3 || dtype[0] == '>' || bytes.empty() || bytes.size() > 8 ||
+      bytes.size() != static_cast<size_t>(dtype[2] - '0'))
+    return "";
   uint64_t bits = 0;
   std::memcpy(&bits, bytes.data(), bytes.size());
   const int spare = 64 - 8 * static_cast<int>(bytes.size());
@@ -64,7 +66,8 @@ class Describer {
       case Kind::kSet: return AddItems("set(", value, ")");
       case Kind::kFrozenSet: return AddItems("frozenset(", value, ")");
       case Kind::kTorchSize: return AddItems("torch.Size([", value, "])");
-      case Kind::kTorchDType: return Put(absl::StrFormat("torch.%s", value.text.substr(value.text.starts_with("torch.") ? 6 : 0)));
+      case Kind::kTorchDType:
+        return Put(absl::StrFormat("torch.%s", value.text.substr(value.text.starts_with("torch.") ? 6 : 0)));
       case Kind::kTorchDevice: return Put(absl::StrFormat("device(%s)", Quoted(value.text)));
       case Kind::kNumpyScalar: {
         const std::string number = NumpyNumber(value.text, value.items[0].text);

@@ -209,7 +209,8 @@ class HeaderParser {
 
   static absl::Status Misplaced(const HeaderTensor& tensor, const HeaderTensor* before, uint64_t end) {
     if (before == nullptr) {
-      return Damaged(absl::StrFormat("the first tensor, %s, begins at %d of the data, not at 0", Quoted(tensor.name), tensor.offset));
+      return Damaged(
+          absl::StrFormat("the first tensor, %s, begins at %d of the data, not at 0", Quoted(tensor.name), tensor.offset));
     }
     if (tensor.offset < end) {
       return Damaged(absl::StrFormat("tensor %s begins at %d, within tensor %s, which ends at %d", Quoted(tensor.name),
@@ -244,8 +245,9 @@ const HeaderTensor* ImageHeader::Find(std::string_view name) const {
 
 absl::StatusOr<uint64_t> HeaderBytesNeeded(std::string_view first_bytes, uint64_t file_bytes) {
   if (file_bytes < kLengthBytes || first_bytes.size() < kLengthBytes) {
-    return NotSafetensors(first_bytes, file_bytes,
-                          absl::StrFormat("a safetensors file begins with the 8 bytes of its header's length; it has %d", file_bytes));
+    return NotSafetensors(
+        first_bytes, file_bytes,
+        absl::StrFormat("a safetensors file begins with the 8 bytes of its header's length; it has %d", file_bytes));
   }
   const uint64_t length = ReadLength(first_bytes);
   if (length > kHeaderBytesMax) {
@@ -267,9 +269,10 @@ absl::StatusOr<ImageHeader> ParseImageHeader(std::string_view head, uint64_t fil
   }
   const std::string_view json = head.substr(kLengthBytes, header_bytes - kLengthBytes);
   if (json.empty() || json.front() != '{') {
-    return NotSafetensors(head, file_bytes, json.empty() ? "the header is empty"
-                                                         : absl::StrFormat("the header does not begin with a brace but with 0x%02x",
-                                                                           static_cast<unsigned char>(json.front())));
+    return NotSafetensors(head, file_bytes,
+                          json.empty() ? "the header is empty"
+                                       : absl::StrFormat("the header does not begin with a brace but with 0x%02x",
+                                                         static_cast<unsigned char>(json.front())));
   }
   return HeaderParser(json, header_bytes, file_bytes, options).Parse();
 }

@@ -228,7 +228,8 @@ class TreeReader {
     auto own = own_.begin();
     for (auto& [position, alias] : aliases_) {
       if (position >= count || position < all.size() || position - all.size() > static_cast<uint64_t>(own_.end() - own)) {
-        return Damaged(absl::StrFormat("%s: alias %s has the position %d, which does not fit", kTreeKey, Quoted(alias.name), position));
+        return Damaged(
+            absl::StrFormat("%s: alias %s has the position %d, which does not fit", kTreeKey, Quoted(alias.name), position));
       }
       while (all.size() < position) all.push_back(std::move(*own++));
       all.push_back(std::move(alias));

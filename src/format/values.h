@@ -21,7 +21,8 @@ struct Value {
   Kind kind = Kind::kNone;
   bool flag = false;
   double number = 0, imaginary = 0;
-  std::string text;            // integer: decimal digits; text (perhaps with lone surrogates) and bytes: themselves; numpy dtype, torch name, type name
+  std::string text;  // integer: decimal digits; text (perhaps with lone surrogates) and bytes: themselves; numpy dtype, torch
+                     // name, type name
   std::vector<Value> items;    // members; dicts: key, value, key, value; numpy scalar: its bytes; typed: one
 };
 

@@ -144,7 +144,8 @@ TEST(ImageHeaderTest, ST_06_DuplicateNamesAreRefusedWithBothPositions) {
               AllOf(HasSubstr("\"a\" stands twice"), HasSubstr("bytes 9 and " + std::to_string(10 + first.size()))));
   EXPECT_THAT(Refused("{" + first + "," + Entry("\\u0061", "U8", "[4]", "[4,8]") + "}", 8), HasSubstr("\"a\" stands twice"));
   EXPECT_THAT(Refused(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("__metadata__"));
-  EXPECT_THAT(Refused(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("\"dtype\" stands twice"));
+  EXPECT_THAT(Refused(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+              HasSubstr("\"dtype\" stands twice"));
   EXPECT_THAT(Refused(R"({"__metadata__":{"k":"1","k":"2"}})", 0), HasSubstr("\"k\" stands twice"));
 }
 
@@ -194,7 +195,8 @@ TEST(ImageHeaderTest, DeepNestingIsRefusedNotFollowed) {
 // ---- a header that contradicts itself ----
 
 TEST(ImageHeaderTest, ST_11_ShapeAndBytesThatDisagreeAreRefused) {
-  EXPECT_THAT(Refused(One("F32", "[1000,1000]", "[0,4]"), 4), AllOf(HasSubstr("\"t\""), HasSubstr("4000000"), HasSubstr("span 4")));
+  EXPECT_THAT(Refused(One("F32", "[1000,1000]", "[0,4]"), 4),
+              AllOf(HasSubstr("\"t\""), HasSubstr("4000000"), HasSubstr("span 4")));
   EXPECT_THAT(Refused(One("F64", "[4]", "[0,16]"), 16), HasSubstr("take 32 bytes"));
   EXPECT_THAT(Refused(One("U8", "[1]", "[0,0]"), 0), HasSubstr("take 1 bytes"));
 }
@@ -259,7 +261,8 @@ TEST(ImageHeaderTest, ST_12_AnOddLastExtentOfF4IsRefused) {
 TEST(ImageHeaderTest, ST_04_AShorterFileNamesTheFirstTensorAffected) {
   const std::string json = "{" + Entry("a", "U8", "[4096]", "[0,4096]") + "," + Entry("b", "U8", "[4096]", "[4096,8192]") + "}";
   const std::string whole = std::to_string(8 + json.size() + 8192);
-  for (const auto& [bytes, name] : std::vector<std::pair<uint64_t, std::string>>{{8092, "b"}, {4096, "b"}, {1000, "a"}, {0, "a"}}) {
+  for (const auto& [bytes, name] :
+       std::vector<std::pair<uint64_t, std::string>>{{8092, "b"}, {4096, "b"}, {1000, "a"}, {0, "a"}}) {
     EXPECT_THAT(Refused(json, bytes),
                 AllOf(HasSubstr(whole + " bytes expected"), HasSubstr(std::to_string(8 + json.size() + bytes) + " found"),
                       HasSubstr("is \"" + name + "\"")));
@@ -301,7 +304,8 @@ TEST(ImageHeaderTest, NoDamagedByteMakesTheReaderFall) {
 std::string WithTree(std::string_view tree, std::string_view entries, std::string_view format = "1") {
   std::string escaped;
   for (const char c : tree) escaped += c == '"' ? std::string("\\\"") : std::string(1, c);
-  return "{\"__metadata__\":{\"neve.format\":\"" + std::string(format) + "\",\"neve.tree\":\"" + escaped + "\"}," + std::string(entries) + "}";
+  return "{\"__metadata__\":{\"neve.format\":\"" + std::string(format) + "\",\"neve.tree\":\"" + escaped + "\"}," +
+         std::string(entries) + "}";
 }
 
 absl::Status TreeRefusal(std::string_view tree, std::string_view entries, uint64_t data_bytes) {
@@ -347,7 +351,8 @@ TEST(LogicalTensorsTest, AMissingTreeIsDamaged) {
 }
 
 TEST(LogicalTensorsTest, UnknownPartsOfTheTreeAreSkipped) {
-  const auto header = ParseJson(WithTree(R"({"v":1,"root":{"?":[1]},"tensors":{"later":[1]}})", Entry("a", "U8", "[4]", "[0,4]")), 4);
+  const auto header =
+      ParseJson(WithTree(R"({"v":1,"root":{"?":[1]},"tensors":{"later":[1]}})", Entry("a", "U8", "[4]", "[0,4]")), 4);
   EXPECT_EQ(LogicalTensors(*header)->size(), 1u);
 }
 

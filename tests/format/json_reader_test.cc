@@ -28,9 +28,10 @@ TEST(JsonReaderTest, AcceptsWhatJsonIs) {
 }
 
 TEST(JsonReaderTest, RefusesWhatJsonIsNot) {
-  for (const char* text : {"", " ", "nul", "True", "tru", "+1", "01", "-", "1.", ".5", "1e", "1e+", "0x1", "NaN", "Infinity", "'a'",
-                           "\"a", "\"\n\"", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "[1,]", "[,1]", "[1 2]", "[", "{\"a\"}", "{\"a\":}",
-                           "{\"a\":1,}", "{a:1}", "{1:2}", "{} {}", "[1]]", "// x\n1"}) {
+  for (const char* text : {"",           " ",         "nul",         "True",  "tru",  "+1",       "01",  "-",       "1.",
+                           ".5",         "1e",        "1e+",         "0x1",   "NaN",  "Infinity", "'a'", "\"a",     "\"\n\"",
+                           "\"\\x\"",    "\"\\u12\"", "\"\\u12g4\"", "[1,]",  "[,1]", "[1 2]",    "[",   "{\"a\"}", "{\"a\":}",
+                           "{\"a\":1,}", "{a:1}",     "{1:2}",       "{} {}", "[1]]", "// x\n1"}) {
     EXPECT_NE(Failure(text), "") << text;
   }
 }

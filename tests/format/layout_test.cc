@@ -369,7 +369,8 @@ TEST(LayoutTest, RandomStatesComeBackAsTheyWere) {
       }
       if (random() % 3 == 0) std::reverse(strides.begin(), strides.end());
       // Few places, so that many share memory.
-      state.Add("t" + std::to_string(random()), static_cast<DType>(1 + random() % 27), shape, strides, 0x1000 + 16 * (random() % 64));
+      state.Add("t" + std::to_string(random()), static_cast<DType>(1 + random() % 27), shape, strides,
+                0x1000 + 16 * (random() % 64));
     }
     const auto layout = state.Build();
     ASSERT_NE(layout, nullptr);

@@ -30,7 +30,8 @@ std::vector<uint64_t> Offsets(const View& view) {
     std::vector<uint64_t> next;
     next.reserve(offsets.size() * static_cast<size_t>(view.shape[d]));
     for (const uint64_t offset : offsets) {
-      for (int64_t i = 0; i < view.shape[d]; ++i) next.push_back(offset + static_cast<uint64_t>(i * view.strides[d]) * view.item_bytes);
+      for (int64_t i = 0; i < view.shape[d]; ++i)
+        next.push_back(offset + static_cast<uint64_t>(i * view.strides[d]) * view.item_bytes);
     }
     offsets = std::move(next);
   }
