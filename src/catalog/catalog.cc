@@ -25,7 +25,9 @@ std::string MissingReason(const Save& save) {
       record_only |= copy.entry.has_record && !copy.entry.has_image;
     }
   }
-  const char* found = image_only ? "an image without a commit record" : record_only ? "a commit record without its image" : "nothing";
+  const char* found = image_only    ? "an image without a commit record"
+                      : record_only ? "a commit record without its image"
+                                    : "nothing";
   return absl::StrFormat("rank %s of %d missing (found %s)", ranks, save.world, found);
 }
 

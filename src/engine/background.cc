@@ -61,9 +61,11 @@ void EngineImpl::FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr
     }
     pool_->Release(entry);
     if (status.ok()) {
-      if (ticket != nullptr) ticket->Reached(tier.name, os::JoinPath(tier.tier->info().place.substr(tier.tier->info().place.find(':') + 1),
-                                                                    os::JoinPath(format::FormatSaveName({record->key.step, record->key.save}),
-                                                                                 format::FormatImageName(record->key.rank, record->key.world))));
+      if (ticket != nullptr) {
+        ticket->Reached(tier.name, os::JoinPath(tier.tier->info().place.substr(tier.tier->info().place.find(':') + 1),
+                                                os::JoinPath(format::FormatSaveName({record->key.step, record->key.save}),
+                                                             format::FormatImageName(record->key.rank, record->key.world))));
+      }
       Collect(tier);
     } else {
       metrics_->Add(obs::Metric::kSavesFailed);
@@ -110,9 +112,10 @@ void EngineImpl::EnqueueAdopted() {
         sync::MutexLock lock(mutex_);
         ++in_flight_;
       }
-      executor_->Post([this, tier = durable.get(), entry, record = std::make_shared<const format::CommitRecord>(*std::move(record))] {
-        FlushOne(*tier, entry, record, nullptr);
-      });
+      executor_->Post(
+          [this, tier = durable.get(), entry, record = std::make_shared<const format::CommitRecord>(*std::move(record))] {
+            FlushOne(*tier, entry, record, nullptr);
+          });
     }
   }
 }
@@ -239,7 +242,8 @@ absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture
     targets.push_back({durable.get(), writer.ok() ? *writer : nullptr, writer.status()});
   }
   if (targets.empty()) {
-    return Exhausted(absl::StrFormat("step %d: an image of %d bytes has no RAM slot and is due in no durable tier", request.step, record.image_bytes));
+    return Exhausted(absl::StrFormat("step %d: an image of %d bytes has no RAM slot and is due in no durable tier", request.step,
+                                     record.image_bytes));
   }
   std::unique_ptr<std::byte[], node::Entry::Free> window(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kWindowBytes)));
   if (window == nullptr) return Exhausted("no memory for a streaming window of 32 MiB", ENOMEM);

@@ -28,8 +28,10 @@ std::string LastPart(std::string path) {
 }
 
 absl::Status CheckJobName(const std::string& job) {
-  if (job.empty() || job == "." || job == ".." || job.find('/') != std::string::npos || job.find('\0') != std::string::npos || job.size() > 200) {
-    return Invalid(absl::StrFormat("\"%s\" cannot name a job: it must be 1 to 200 bytes without \"/\"; give job= or a folder with a name", job));
+  if (job.empty() || job == "." || job == ".." || job.find('/') != std::string::npos || job.find('\0') != std::string::npos ||
+      job.size() > 200) {
+    return Invalid(absl::StrFormat(
+        "\"%s\" cannot name a job: it must be 1 to 200 bytes without \"/\"; give job= or a folder with a name", job));
   }
   return absl::OkStatus();
 }
@@ -67,7 +69,9 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
       engine->ram_ = config;
       continue;
     }
-    if (config.kind != TierKind::kFile) return Unsupported(absl::StrFormat("%s tiers are not in this version of neve", Name(config.kind)));
+    if (config.kind != TierKind::kFile) {
+      return Unsupported(absl::StrFormat("%s tiers are not in this version of neve", Name(config.kind)));
+    }
     if (!engine->durable_.empty()) return Unsupported("more than one file tier is not in this version of neve");
     auto durable = std::make_unique<DurableTier>();
     durable->config = config;
@@ -87,7 +91,8 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
       std::string reason;
       const uint64_t there = slot::Budget(facts, 0, &reason);
       if (engine->ram_->bytes > there) {
-        return Exhausted(absl::StrFormat("ram:?bytes=%d does not fit: %d bytes can be had (%s)", engine->ram_->bytes, there, reason));
+        return Exhausted(
+            absl::StrFormat("ram:?bytes=%d does not fit: %d bytes can be had (%s)", engine->ram_->bytes, there, reason));
       }
     }
   }
@@ -101,9 +106,11 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
     policy.depth = durable->tier->info().queue_depth;
     policy.rate_bytes_per_s = durable->config.rate_bytes_per_s;
     policy.timeout = static_cast<sync::Nanos>(durable->config.timeout_s * 1e9);
-    durable->flush = std::make_unique<flush::TierFlush>(
-        *durable->tier, *engine->executor_, *engine->metrics_, policy,
-        [self = engine.get(), tier = durable.get()](std::function<void(absl::Status)> done) { self->MayCommit(*tier, std::move(done)); });
+    durable->flush =
+        std::make_unique<flush::TierFlush>(*durable->tier, *engine->executor_, *engine->metrics_, policy,
+                                           [self = engine.get(), tier = durable.get()](std::function<void(absl::Status)> done) {
+                                             self->MayCommit(*tier, std::move(done));
+                                           });
   }
   return engine;
 }
@@ -209,7 +216,8 @@ absl::Status EngineImpl::BeginLife() {
     slot_executor_->Post([place = durable->tier->info().place] {
       const absl::StatusOr<GcReport> cleaned = CollectGarbage(place, {});
       if (!cleaned.ok()) {
-        obs::Log(obs::Level::kInfo, absl::StrFormat("event=cleanup_failed place=\"%s\" error=\"%s\"", place, std::string(cleaned.status().message())));
+        obs::Log(obs::Level::kInfo, absl::StrFormat("event=cleanup_failed place=\"%s\" error=\"%s\"", place,
+                                                    std::string(cleaned.status().message())));
       }
     });
   }
@@ -266,8 +274,8 @@ format::CommitRecord EngineImpl::RecordOf(const SaveRequest& request, const form
   return record;
 }
 
-absl::Status EngineImpl::Prepare(const std::shared_ptr<State>& state, std::span<const void* const> addresses, uint64_t values_bytes,
-                                 std::span<const uint64_t> blob_bytes) {
+absl::Status EngineImpl::Prepare(const std::shared_ptr<State>& state, std::span<const void* const> addresses,
+                                 uint64_t values_bytes, std::span<const uint64_t> blob_bytes) {
   NEVE_RETURN_IF_ERROR(CheckUsable());
   if (state == nullptr) return Invalid("prepare needs a state");
   NEVE_ASSIGN_OR_RETURN(const auto plan, state->PlanFor(addresses, values_bytes, blob_bytes));
@@ -287,8 +295,9 @@ bool EngineImpl::ReplaceOldest() {
   executor_->Run([&] {
     for (size_t i = full.size(); i > 1 && !cancelled; --i) {
       for (auto& durable : durable_) {
-        cancelled |= durable->flush->Cancel(full[i - 1], Exhausted(absl::StrFormat("step %d was replaced by a newer save: no RAM slot was free",
-                                                                                   full[i - 1].step)));
+        cancelled |= durable->flush->Cancel(
+            full[i - 1],
+            Exhausted(absl::StrFormat("step %d was replaced by a newer save: no RAM slot was free", full[i - 1].step)));
       }
     }
   });
@@ -374,8 +383,12 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   const sync::Nanos begin = executor_->Now();
   absl::Status captured;
   if (slot->slot != nullptr) {
-    captured = slot->slot->BeginFill({.key = record->key, .image_bytes = record->image_bytes, .header_bytes = record->header_bytes,
-                                      .chunk_bytes = record->chunk_bytes, .layout_id = record->layout_id, .time = record->time},
+    captured = slot->slot->BeginFill({.key = record->key,
+                                      .image_bytes = record->image_bytes,
+                                      .header_bytes = record->header_bytes,
+                                      .chunk_bytes = record->chunk_bytes,
+                                      .layout_id = record->layout_id,
+                                      .time = record->time},
                                      record->tags, record->provenance);
   } else {
     slot->memory_digests.resize(record->chunk_count());
@@ -404,7 +417,8 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   EnqueueFlush(slot, std::move(record), due, ticket);
   if (pool_->slot_count() < (ram_.has_value() ? ram_->slots : 1)) {
     // The rest of the slots are made off the step path.
-    slot_executor_->Post([this, bytes = layout.image_bytes()] { pool_->Fill(bytes).IgnoreError(); });   // fewer slots: said by the pool
+    slot_executor_->Post(
+        [this, bytes = layout.image_bytes()] { pool_->Fill(bytes).IgnoreError(); });  // fewer slots: said by the pool
   }
   return std::static_pointer_cast<Ticket>(ticket);
 }

@@ -101,7 +101,8 @@ class Replacement {
 };
 
 absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> PlanOf(const std::shared_ptr<State>& state,
-                                                                   std::span<const void* const> addresses, std::string_view values,
+                                                                   std::span<const void* const> addresses,
+                                                                   std::string_view values,
                                                                    std::span<const std::string_view> blobs) {
   if (state == nullptr) return Invalid("a save needs a state");
   NEVE_RETURN_IF_ERROR(state->Check(addresses, values, blobs));

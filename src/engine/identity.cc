@@ -44,9 +44,11 @@ absl::StatusOr<Uid> ReadUid(std::span<storage::Tier* const> durable, absl::Statu
       auto listing = Await<storage::Listing>([&](auto done) { tier->List(done); });
       if (listing.ok()) here = UidFromRecords(*tier, *listing);
       if (IsDamaged(job.status())) {
-        const std::string message = absl::StrFormat("%s: job.json cannot be read: %s", tier->info().place, std::string(job.status().message()));
+        const std::string message =
+            absl::StrFormat("%s: job.json cannot be read: %s", tier->info().place, std::string(job.status().message()));
         if (!here.known()) return Damaged(message + "; restore it from a backup, or move the folder away to begin a new job");
-        obs::Log(obs::Level::kWarning, absl::StrFormat("event=job_json_damaged what=\"%s; the uid of the newest record is used\"", message));
+        obs::Log(obs::Level::kWarning,
+                 absl::StrFormat("event=job_json_damaged what=\"%s; the uid of the newest record is used\"", message));
       }
     } else {
       if (unreachable != nullptr && unreachable->ok()) *unreachable = job.status();
@@ -74,8 +76,9 @@ absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, 
     }));
     const absl::StatusOr<format::JobIdentity> there = format::DecodeJobIdentity(text);
     if (there.ok() && there->uid != uid) {
-      return Invalid(absl::StrFormat("%s belongs to job uid %s, this job is %s: another run began there; use another folder or job name",
-                                     tier.info().place, there->uid.ToHex(), uid.ToHex()));
+      return Invalid(
+          absl::StrFormat("%s belongs to job uid %s, this job is %s: another run began there; use another folder or job name",
+                          tier.info().place, there->uid.ToHex(), uid.ToHex()));
     }
   }
   const os::ProcessId process = os::CurrentProcess();
@@ -83,7 +86,8 @@ absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, 
                                                      .pid = process.pid, .start_time = process.start_time, .world = world});
   constexpr uint32_t kClaimsTried = 1000;
   for (uint32_t i = 0; i < kClaimsTried; ++i) {
-    absl::Status claimed = AwaitStatus([&](auto done) { tier.WriteNote(format::FormatLifeName(incarnation), claim, true, done); });
+    absl::Status claimed =
+        AwaitStatus([&](auto done) { tier.WriteNote(format::FormatLifeName(incarnation), claim, true, done); });
     if (claimed.ok()) return incarnation;
     if (!IsExists(claimed)) return claimed;
     auto text = Await<std::string>([&](auto done) { tier.ReadNote(format::FormatLifeName(incarnation), done); });
@@ -92,7 +96,8 @@ absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, 
       if (there.ok() && there->nonce == nonce) return incarnation;   // our own: a retry after a lost answer
     }
     if (fixed) {
-      return Invalid(absl::StrFormat("%s: life %d is already claimed; give a greater incarnation", tier.info().place, incarnation));
+      return Invalid(
+          absl::StrFormat("%s: life %d is already claimed; give a greater incarnation", tier.info().place, incarnation));
     }
     ++incarnation;
   }
@@ -100,15 +105,17 @@ absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, 
 }
 
 void CheckNotSuperseded(storage::Tier& tier, uint32_t incarnation, storage::Done done) {
-  tier.ReadNote(format::FormatLifeName(incarnation + 1), [incarnation, place = tier.info().place, done](absl::StatusOr<std::string> text) {
+  tier.ReadNote(format::FormatLifeName(incarnation + 1), [incarnation, place = tier.info().place,
+                                                          done](absl::StatusOr<std::string> text) {
     if (!text.ok()) {
       done(absl::OkStatus());
       return;
     }
     const auto claim = format::DecodeLifeClaim(*text);
-    done(Unavailable(claim.ok() ? absl::StrFormat("superseded by life %d (host %s, pid %d) in %s: this process commits no more there",
-                                                  incarnation + 1, claim->host, claim->pid, place)
-                                : absl::StrFormat("superseded by life %d in %s: this process commits no more there", incarnation + 1, place)));
+    done(Unavailable(
+        claim.ok() ? absl::StrFormat("superseded by life %d (host %s, pid %d) in %s: this process commits no more there",
+                                     incarnation + 1, claim->host, claim->pid, place)
+                   : absl::StrFormat("superseded by life %d in %s: this process commits no more there", incarnation + 1, place)));
   });
 }
 

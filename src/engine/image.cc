@@ -59,8 +59,8 @@ class ImageImpl : public Image {
       NEVE_RETURN_IF_ERROR(restore::VerifyChunks(source, parts_.image_bytes, parts_.record->chunk_bytes, parts_.record->digests,
                                                  *parts_.crew, &bad));
       if (!bad.empty() && worst.ok()) {
-        worst = DataLoss(absl::StrFormat("%s: chunk %d (image bytes from %d) differs from its digest (%d chunks in all)", source.place,
-                                         bad.front(), bad.front() * parts_.record->chunk_bytes, bad.size()));
+        worst = DataLoss(absl::StrFormat("%s: chunk %d (image bytes from %d) differs from its digest (%d chunks in all)",
+                                         source.place, bad.front(), bad.front() * parts_.record->chunk_bytes, bad.size()));
       }
     }
     return worst;
@@ -118,7 +118,8 @@ class ImageImpl : public Image {
     parts_.metrics->Add(obs::Metric::kChunksFailed, result.chunks_failed);
     parts_.metrics->Add(obs::Metric::kChunksHealed, result.chunks_healed);
     if (!status.ok()) {
-      return Annotate(status, absl::StrFormat("step %d (save %s) rank 0 of job %s", parts_.info.step, parts_.info.save.ToString(), parts_.info.job));
+      return Annotate(status, absl::StrFormat("step %d (save %s) rank 0 of job %s", parts_.info.step, parts_.info.save.ToString(),
+                                              parts_.info.job));
     }
     return status;
   }
@@ -133,7 +134,9 @@ class FileReader : public storage::ImageReader {
  public:
   FileReader(os::File file, format::CommitRecord record) : file_(std::move(file)), record_(std::move(record)) {}
   const format::CommitRecord& record() const override { return record_; }
-  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override { done(os::ReadAt(file_, offset, target)); }
+  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
+    done(os::ReadAt(file_, offset, target));
+  }
 
  private:
   os::File file_;

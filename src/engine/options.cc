@@ -98,8 +98,8 @@ absl::Status SetOption(TierConfig& config, const std::string& key, const std::st
   } else if (key == "copies" && config.kind == TierKind::kPeer) {
     NEVE_ASSIGN_OR_RETURN(config.copies, Count(key, value, 1, whole));
   } else {
-    return Invalid(absl::StrFormat("tier \"%s\": unknown option \"%s\" for %s; known are every, keep, best, rate, timeout%s", whole,
-                                   key, Name(config.kind), config.kind == TierKind::kRam ? ", slots, bytes" : ""));
+    return Invalid(absl::StrFormat("tier \"%s\": unknown option \"%s\" for %s; known are every, keep, best, rate, timeout%s",
+                                   whole, key, Name(config.kind), config.kind == TierKind::kRam ? ", slots, bytes" : ""));
   }
   return absl::OkStatus();
 }
@@ -112,7 +112,8 @@ absl::StatusOr<TierConfig> ParseTier(std::string_view text) {
   const std::string_view head = text.substr(0, question);
   const size_t colon = head.find(':');
   if (colon == std::string_view::npos) {
-    return Invalid(absl::StrFormat("tier \"%s\": want TIER:[PLACE][?key=value&...], such as ram: or file:/nvme/ckpt?every=10", text));
+    return Invalid(
+        absl::StrFormat("tier \"%s\": want TIER:[PLACE][?key=value&...], such as ram: or file:/nvme/ckpt?every=10", text));
   }
   const std::string_view kind = head.substr(0, colon);
   if (kind == "ram") {
@@ -122,7 +123,8 @@ absl::StatusOr<TierConfig> ParseTier(std::string_view text) {
   } else if (kind == "peer" || kind == "s3") {
     return Unsupported(absl::StrFormat("tier \"%s\": %s tiers are not in this version of neve; use ram: and file:", text, kind));
   } else {
-    return Invalid(absl::StrFormat("tier \"%s\": unknown tier \"%s\"; known are ram, file (peer and s3 are reserved)", text, kind));
+    return Invalid(
+        absl::StrFormat("tier \"%s\": unknown tier \"%s\"; known are ram, file (peer and s3 are reserved)", text, kind));
   }
   NEVE_ASSIGN_OR_RETURN(config.place, PercentDecode(head.substr(colon + 1), text));
   if (config.kind == TierKind::kFile && config.place.empty()) {

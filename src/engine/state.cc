@@ -62,7 +62,8 @@ absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::PlanFor(std::
 absl::Status State::Check(std::span<const void* const> addresses, std::string_view values,
                           std::span<const std::string_view> blobs) const {
   if (addresses.size() != structure_->tensors.size()) {
-    return Invalid(absl::StrFormat("%d addresses were given for a state of %d tensors", addresses.size(), structure_->tensors.size()));
+    return Invalid(
+        absl::StrFormat("%d addresses were given for a state of %d tensors", addresses.size(), structure_->tensors.size()));
   }
   if (blobs.size() != structure_->blob_count) {
     return Invalid(absl::StrFormat("%d blobs were given for a state of %d", blobs.size(), structure_->blob_count));

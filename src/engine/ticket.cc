@@ -34,7 +34,8 @@ absl::Status TicketImpl::Wait(std::string_view stage, double timeout_s) const {
     return Invalid(absl::StrFormat("stage \"%s\" is not due for step %d; due are %s", stage, step_, due));
   }
   if (!changed_.WaitFor(mutex_, timeout_s, [entry] { return entry->state != StageState::kPending; })) {
-    return Timeout(absl::StrFormat("step %d (save %s) has not reached \"%s\" after %.3g s", step_, save_.ToString(), stage, timeout_s));
+    return Timeout(
+        absl::StrFormat("step %d (save %s) has not reached \"%s\" after %.3g s", step_, save_.ToString(), stage, timeout_s));
   }
   return entry->status;
 }

@@ -265,7 +265,8 @@ void TierFlush::FinishActive(absl::Status status) {
   active_ = false;
   attempt_.reset();
   if (status.ok() && (degraded_ || first_failure_ >= 0)) {
-    obs::Log(obs::Level::kWarning, absl::StrFormat("event=flush_recovered %s place=\"%s\"", KeyText(job.record->key), tier_.info().place));
+    obs::Log(obs::Level::kWarning,
+             absl::StrFormat("event=flush_recovered %s place=\"%s\"", KeyText(job.record->key), tier_.info().place));
     degraded_ = false;
     last_error_ = absl::OkStatus();
   }

@@ -100,7 +100,8 @@ absl::StatusOr<std::unique_ptr<Entry>> SlotPool::Make(uint64_t image_bytes, uint
   auto entry = std::make_unique<Entry>();
   entry->capacity = CapacityFor(image_bytes);
   if (!options_.shared) {
-    entry->memory.reset(static_cast<std::byte*>(std::aligned_alloc(2u << 20, (entry->capacity + (2u << 20) - 1) / (2u << 20) * (2u << 20))));
+    entry->memory.reset(
+        static_cast<std::byte*>(std::aligned_alloc(2u << 20, (entry->capacity + (2u << 20) - 1) / (2u << 20) * (2u << 20))));
     if (entry->memory == nullptr) {
       return Exhausted(absl::StrFormat("no memory for a transient image of %d bytes", image_bytes), ENOMEM);
     }
@@ -112,8 +113,9 @@ absl::StatusOr<std::unique_ptr<Entry>> SlotPool::Make(uint64_t image_bytes, uint
   const uint64_t budget = slot::Budget(facts, options_.budget_bytes, &reason);
   const uint64_t used = options_.budget_bytes != 0 ? own_bytes : 0;   // measured facts already count what is used
   if (used + entry->capacity > budget) {
-    return Exhausted(absl::StrFormat("a RAM slot for an image of %d bytes needs %d bytes; the budget is %d bytes of which %d are used (%s)",
-                                     image_bytes, entry->capacity, budget, used, reason));
+    return Exhausted(
+        absl::StrFormat("a RAM slot for an image of %d bytes needs %d bytes; the budget is %d bytes of which %d are used (%s)",
+                        image_bytes, entry->capacity, budget, used, reason));
   }
   NEVE_ASSIGN_OR_RETURN(entry->slot, slot::Slot::Create({.ram_folder = folder, .uid = options_.uid, .job = options_.job,
                                                          .rank = options_.rank, .image_capacity = entry->capacity,
@@ -179,7 +181,8 @@ absl::StatusOr<Entry*> SlotPool::Acquire(uint64_t image_bytes, double timeout_s)
              (entries_.size() + static_cast<size_t>(making_) < limit && !(budget_ended_ && !entries_.empty()));
     };
     if (!changed_.WaitFor(mutex_, timeout_s, free)) {
-      return Timeout(absl::StrFormat("no free slot after %.3g s: all %d are being filled or written to slower tiers", timeout_s, entries_.size()));
+      return Timeout(absl::StrFormat("no free slot after %.3g s: all %d are being filled or written to slower tiers", timeout_s,
+                                     entries_.size()));
     }
   }
 }

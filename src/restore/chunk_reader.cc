@@ -157,7 +157,8 @@ class Stream {
       }
       const ChunkPlan& chunk = plan_.chunks()[arrived.chunk];
       IssueReads();
-      const bool good = arrived.status.ok() && delivery_.Deliver(chunk, buffers_[arrived.buffer].get(), codec::Store::kStream, false);
+      const bool good =
+          arrived.status.ok() && delivery_.Deliver(chunk, buffers_[arrived.buffer].get(), codec::Store::kStream, false);
       if (good) delivered_.fetch_add(delivery_.NeededBytes(chunk), std::memory_order_relaxed);
       sync::MutexLock lock(mutex_);
       if (!good) failed_->push_back(FailedChunk{&chunk, std::move(arrived.status)});
@@ -216,7 +217,9 @@ absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, s
                         sync::Crew& crew, const ReadOptions& options, std::span<uint8_t> written, ReadResult* result) {
   if (plan.chunks().empty()) return absl::OkStatus();
   if (sources.empty()) return Internal("a read needs a source");
-  if (!digests.empty() && plan.chunks().back().chunk >= digests.size()) return Damaged("the record has fewer digests than the image has chunks");
+  if (!digests.empty() && plan.chunks().back().chunk >= digests.size()) {
+    return Damaged("the record has fewer digests than the image has chunks");
+  }
   const Delivery delivery(plan, digests, written);
   std::vector<FailedChunk> failed;
   const Source& nearest = sources.front();
@@ -229,7 +232,8 @@ absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, s
     result->bytes[nearest.name] += stream.Run(crew);
   }
   result->chunks_failed += failed.size();
-  std::sort(failed.begin(), failed.end(), [](const FailedChunk& a, const FailedChunk& b) { return a.chunk->chunk < b.chunk->chunk; });
+  std::sort(failed.begin(), failed.end(),
+            [](const FailedChunk& a, const FailedChunk& b) { return a.chunk->chunk < b.chunk->chunk; });
   if (!failed.empty()) {
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=chunks_bad source=%s count=%d first_chunk=%d what=\"%s\"", nearest.name,
                                                    failed.size(), failed.front().chunk->chunk, Failure(failed.front(), nearest)));

@@ -65,7 +65,8 @@ TEST(GroupSavesTest, RET_04_NewestIsTheGreatestSaveIdNotTheGreatestStep) {
 }
 
 TEST(GroupSavesTest, CopiesOfOneImageStandInTheOrderOfTheListings) {
-  const auto saves = GroupSaves(std::vector{Tier(TierKind::kRam, {Entry({1, 1}, 10)}), Tier(TierKind::kFile, {Entry({1, 1}, 10)})});
+  const auto saves =
+      GroupSaves(std::vector{Tier(TierKind::kRam, {Entry({1, 1}, 10)}), Tier(TierKind::kFile, {Entry({1, 1}, 10)})});
   ASSERT_EQ(saves.size(), 1u);
   ASSERT_EQ(saves[0].ranks.size(), 1u);
   ASSERT_EQ(saves[0].ranks[0].size(), 2u);
@@ -76,8 +77,8 @@ TEST(GroupSavesTest, CopiesOfOneImageStandInTheOrderOfTheListings) {
 }
 
 TEST(GroupSavesTest, RanksOfDifferentTiersMakeOneCompleteSave) {
-  const auto saves = GroupSaves(std::vector{Tier(TierKind::kRam, {Entry({1, 1}, 10, 0, 2)}),
-                                            Tier(TierKind::kFile, {Entry({1, 1}, 10, 1, 2)})});
+  const auto saves = GroupSaves(
+      std::vector{Tier(TierKind::kRam, {Entry({1, 1}, 10, 0, 2)}), Tier(TierKind::kFile, {Entry({1, 1}, 10, 1, 2)})});
   ASSERT_EQ(saves.size(), 1u);
   EXPECT_TRUE(saves[0].complete);
   EXPECT_FALSE(saves[0].CompleteIn(0));
@@ -144,7 +145,8 @@ TEST(GroupSavesTest, ARankOutsideOfItsWorldMakesTheSaveIncomplete) {
 
 TEST(GroupSavesTest, AHostileWorldInANameIsRefusedWithoutItsMemory) {
   constexpr uint32_t kMax = std::numeric_limits<uint32_t>::max();
-  const auto saves = GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10, kMax - 1, kMax), Entry({1, 0}, 5)})});
+  const auto saves =
+      GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10, kMax - 1, kMax), Entry({1, 0}, 5)})});
   ASSERT_EQ(saves.size(), 2u);
   EXPECT_FALSE(saves[0].complete);
   EXPECT_LE(saves[0].ranks.size(), 1024u);
@@ -155,7 +157,8 @@ TEST(GroupSavesTest, AHostileWorldInANameIsRefusedWithoutItsMemory) {
 TEST(GroupSavesTest, APinInAnyTierPinsTheSave) {
   storage::ImageEntry pinned = Entry({1, 1}, 10);
   pinned.pinned = true;
-  const auto saves = GroupSaves(std::vector{Tier(TierKind::kRam, {Entry({1, 1}, 10)}), Tier(TierKind::kFile, {pinned})});
+  const auto saves =
+      GroupSaves(std::vector{Tier(TierKind::kRam, {Entry({1, 1}, 10)}), Tier(TierKind::kFile, {pinned})});
   EXPECT_TRUE(saves[0].pinned);
 }
 
@@ -166,7 +169,8 @@ TEST(ToRetireTest, WithoutARuleNothingGoes) {
 
 TEST(ToRetireTest, AllButTheNewestGoOldestFirst) {
   const auto saves = Saves(5);
-  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(2), {}, {}, std::nullopt)), ElementsAre(SaveId{1, 1}, SaveId{1, 2}, SaveId{1, 3}));
+  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(2), {}, {}, std::nullopt)),
+              ElementsAre(SaveId{1, 1}, SaveId{1, 2}, SaveId{1, 3}));
 }
 
 TEST(ToRetireTest, RET_02_TheNewestStaysWhateverTheRuleSays) {
@@ -182,24 +186,27 @@ TEST(ToRetireTest, FewerThanKeptLeavesAll) {
 
 TEST(ToRetireTest, HeldSavesStay) {
   const auto saves = Saves(4);
-  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {SaveId{1, 2}}, {}, std::nullopt)), ElementsAre(SaveId{1, 1}, SaveId{1, 3}));
+  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {SaveId{1, 2}}, {}, std::nullopt)),
+              ElementsAre(SaveId{1, 1}, SaveId{1, 3}));
 }
 
 TEST(ToRetireTest, PinnedSavesStayAndAreNotCounted) {
   auto saves = Saves(4);
-  saves[0].pinned = true;   // the newest
-  saves[3].pinned = true;   // the oldest
+  saves[0].pinned = true;  // the newest
+  saves[3].pinned = true;  // the oldest
   EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {}, {}, std::nullopt)), ElementsAre(SaveId{1, 2}));
 }
 
 TEST(ToRetireTest, IncompleteSavesAreNeitherCountedNorNamed) {
-  const auto saves = GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10), Without(Entry({1, 2}, 20), true, false),
-                                                                   Without(Entry({1, 3}, 30), false, true), Entry({1, 0}, 5)})});
+  const auto saves =
+      GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10), Without(Entry({1, 2}, 20), true, false),
+                                                    Without(Entry({1, 3}, 30), false, true), Entry({1, 0}, 5)})});
   EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {}, {}, std::nullopt)), ElementsAre(SaveId{1, 0}));
 }
 
 TEST(ToRetireTest, ASaveThatContradictsItselfDoesNotPushAGoodOneOut) {
-  const auto saves = GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10), Entry({1, 2}, 20), Entry({1, 2}, 21)})});
+  const auto saves =
+      GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10), Entry({1, 2}, 20), Entry({1, 2}, 21)})});
   EXPECT_THAT(ToRetire(saves, 0, Keep(1), {}, {}, std::nullopt), IsEmpty());
 }
 
@@ -221,9 +228,11 @@ TEST(ToRetireTest, TheBestByATagStayBesideTheNewest) {
   RetentionRule rule = Keep(1);
   rule.best_tag = "loss";
   rule.best_count = 2;
-  EXPECT_THAT(Ids(ToRetire(saves, 0, rule, {}, loss, std::nullopt)), ElementsAre(SaveId{1, 1}, SaveId{1, 3}, SaveId{1, 5}));
+  EXPECT_THAT(Ids(ToRetire(saves, 0, rule, {}, loss, std::nullopt)),
+              ElementsAre(SaveId{1, 1}, SaveId{1, 3}, SaveId{1, 5}));
   rule.best_is_max = true;
-  EXPECT_THAT(Ids(ToRetire(saves, 0, rule, {}, loss, std::nullopt)), ElementsAre(SaveId{1, 2}, SaveId{1, 4}, SaveId{1, 5}));
+  EXPECT_THAT(Ids(ToRetire(saves, 0, rule, {}, loss, std::nullopt)),
+              ElementsAre(SaveId{1, 2}, SaveId{1, 4}, SaveId{1, 5}));
 }
 
 TEST(ToRetireTest, ANaNIsNeverTheBest) {

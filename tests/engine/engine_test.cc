@@ -269,7 +269,8 @@ TEST_F(EngineTest, LeftoversOfADeadLifeAreRemovedByTheNextOthersFilesAreNot) {
   std::ofstream(leftover + "/shard-00000-of-00001.safetensors") << "half";
   std::ofstream(job() + "/notes.txt") << "mine";
   // The life that left it is dead.
-  std::ofstream(job() + "/life-0001.json") << R"({"nonce":"x","host":"h","boot_id":"00000000-0000-0000-0000-000000000000","pid":1,"start_time":1,"world":1})";
+  std::ofstream(job() + "/life-0001.json")
+      << R"({"nonce":"x","host":"h","boot_id":"00000000-0000-0000-0000-000000000000","pid":1,"start_time":1,"world":1})";
   ASSERT_TRUE(Open({"file:" + folder_}).ok());
   SaveDone(state, 3);
   ASSERT_TRUE(engine_->Close(true, 60).ok());
@@ -498,11 +499,13 @@ TEST_F(EngineTest, ParseTierNamesWhatIsWrong) {
   EXPECT_EQ(ParseTier("file:/a%20b?every=10&keep=3&rate=500M")->place, "/a b");
   EXPECT_EQ(ParseTier("file:/x?rate=2G/s")->rate_bytes_per_s, 2ull << 30);
   EXPECT_EQ(ParseTier("file:/x?best=loss:min:2")->best_count, 2u);
-  for (const char* wrong : {"tape:", "file:", "file:/x?every=0", "file:/x?colour=red", "file:/x?keep=", "ram:/x", "file:/x?rate=fast",
-                            "file:/x%2", "file:/x?best=loss", "nothing", "file:/x?timeout=-1"}) {
+  for (const char* wrong : {"tape:", "file:", "file:/x?every=0", "file:/x?colour=red", "file:/x?keep=", "ram:/x",
+                            "file:/x?rate=fast", "file:/x%2", "file:/x?best=loss", "nothing", "file:/x?timeout=-1"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseTier(wrong).status())) << wrong << ": " << ParseTier(wrong).status();
   }
-  for (const char* later : {"peer:?copies=1", "s3://bucket/prefix"}) EXPECT_TRUE(absl::IsUnimplemented(ParseTier(later).status())) << later;
+  for (const char* later : {"peer:?copies=1", "s3://bucket/prefix"}) {
+    EXPECT_TRUE(absl::IsUnimplemented(ParseTier(later).status())) << later;
+  }
 }
 
 }  // namespace

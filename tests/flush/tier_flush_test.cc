@@ -14,10 +14,10 @@
 namespace neve::flush {
 namespace {
 
+using ::neve::testing::ScriptedTier;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::neve::testing::ScriptedTier;
 
 class TierFlushTest : public ::testing::Test {
  protected:
@@ -34,12 +34,15 @@ class TierFlushTest : public ::testing::Test {
   void TearDown() override { obs::SetSink(nullptr); }
 
   void Make() {
-    flush_ = std::make_unique<TierFlush>(tier_, *executor_, metrics_, policy_, [this](std::function<void(absl::Status)> done) {
-      ++asked_;
-      done(may_commit_);
-    });
+    flush_ = std::make_unique<TierFlush>(tier_, *executor_, metrics_, policy_,
+                                         [this](std::function<void(absl::Status)> done) {
+                                           ++asked_;
+                                           done(may_commit_);
+                                         });
   }
-  static ImageKey Key(uint64_t sequence) { return {.save = {1, sequence}, .step = sequence * 10, .rank = 0, .world = 1}; }
+  static ImageKey Key(uint64_t sequence) {
+    return {.save = {1, sequence}, .step = sequence * 10, .rank = 0, .world = 1};
+  }
   void Enqueue(uint64_t sequence, uint64_t bytes = 1000) {
     auto record = std::make_shared<format::CommitRecord>();
     record->key = Key(sequence);
@@ -49,7 +52,8 @@ class TierFlushTest : public ::testing::Test {
                        done_[sequence].push_back(std::move(status));
                      }});
   }
-  // Lets every posted task run that needs no time to pass. Timers would jump the clock, so it stops where only those are left.
+  // Lets every posted task run that needs no time to pass. Timers would jump the clock, so it stops where only those
+  // are left.
   void Settle() { executor_->RunUntilIdle(); }
   // Answers what is waiting, in order, with OK, until nothing waits any more.
   void AnswerAll(absl::Status status = absl::OkStatus()) {
@@ -64,7 +68,8 @@ class TierFlushTest : public ::testing::Test {
     return done_[sequence][0];
   }
   size_t Logged(const std::string& text) const {
-    return static_cast<size_t>(std::count_if(log_.begin(), log_.end(), [&](const std::string& line) { return line.find(text) != line.npos; }));
+    return static_cast<size_t>(
+        std::count_if(log_.begin(), log_.end(), [&](const std::string& line) { return line.find(text) != line.npos; }));
   }
 
   std::unique_ptr<sync::SimExecutor> executor_ = sync::SimExecutor::Create(1);
@@ -119,12 +124,12 @@ TEST_F(TierFlushTest, NeverMoreThanDepthPiecesAreInFlight) {
   Make();
   Enqueue(1);
   Settle();
-  tier_.Answer(0, absl::OkStatus());   // begin
+  tier_.Answer(0, absl::OkStatus());  // begin
   Settle();
   size_t most = 0;
   while (tier_.Count("commit") == 0) {
     most = std::max(most, tier_.waiting.size());
-    tier_.Answer(tier_.waiting.size() - 1, absl::OkStatus());   // the latest first
+    tier_.Answer(tier_.waiting.size() - 1, absl::OkStatus());  // the latest first
     Settle();
   }
   EXPECT_EQ(most, 3u);
@@ -208,7 +213,9 @@ TEST_F(TierFlushTest, ASY_09_OnePassingErrorIsRetriedSavedAndLoggedOnce) {
 
 TEST_F(TierFlushTest, ASY_09_AnErrorThatStaysIsOnTheTicketAndTheNextSavesGoOn) {
   bool broken = true;
-  tier_.answer_at_once = [&](const ScriptedTier::Call&) { return broken ? ErrnoStatus(EIO, "pwrite /ckpt/x") : absl::OkStatus(); };
+  tier_.answer_at_once = [&](const ScriptedTier::Call&) {
+    return broken ? ErrnoStatus(EIO, "pwrite /ckpt/x") : absl::OkStatus();
+  };
   Make();
   Enqueue(1);
   Settle();
@@ -239,7 +246,7 @@ TEST_F(TierFlushTest, PausesGrowToTheirLimitUntilTheTimeout) {
   for (size_t i = 1; i < begins.size(); ++i) {
     const sync::Nanos pause = begins[i] - begins[i - 1];
     EXPECT_GE(pause, wanted);
-    EXPECT_LE(pause, wanted + wanted / 4);   // spread, so that many ranks do not come back in step
+    EXPECT_LE(pause, wanted + wanted / 4);  // spread, so that many ranks do not come back in step
     wanted = std::min(wanted * 2, policy_.retry_max);
   }
   EXPECT_LE(begins.back() - begins.front(), policy_.timeout + policy_.retry_max / 4);
@@ -254,7 +261,7 @@ TEST_F(TierFlushTest, ARetryBeginsTheImageAnewAfterAllPiecesAnswered) {
   Settle();
   tier_.Answer(0, Unavailable("no"));
   Settle();
-  EXPECT_EQ(tier_.Count("begin"), 1u);   // two pieces are still on their way: their memory is borrowed
+  EXPECT_EQ(tier_.Count("begin"), 1u);  // two pieces are still on their way: their memory is borrowed
   tier_.Answer(0, absl::OkStatus());
   tier_.Answer(0, Unavailable("another"));
   Settle();
@@ -263,7 +270,7 @@ TEST_F(TierFlushTest, ARetryBeginsTheImageAnewAfterAllPiecesAnswered) {
   AnswerAll();
   EXPECT_EQ(Outcome(1), absl::OkStatus());
   EXPECT_EQ(tier_.Count("write"), 6u);
-  EXPECT_THAT(log_[0], HasSubstr("error=\"no\""));   // the first error is the one that is told
+  EXPECT_THAT(log_[0], HasSubstr("error=\"no\""));  // the first error is the one that is told
 }
 
 TEST_F(TierFlushTest, ACommitWhoseAnswerWasLostIsTakenBackAndDoneAgain) {
@@ -318,7 +325,7 @@ TEST_F(TierFlushTest, AKeyThatWasThereBeforeUsIsNeverTakenOut) {
   EXPECT_TRUE(absl::IsInvalidArgument(Outcome(1)));
   EXPECT_TRUE(absl::IsInvalidArgument(Outcome(2)));
   EXPECT_EQ(tier_.Count("retire"), 0u);
-  EXPECT_EQ(executor_->Now(), 0);   // and not tried again
+  EXPECT_EQ(executor_->Now(), 0);  // and not tried again
   EXPECT_FALSE(flush_->degraded());
 }
 
@@ -368,7 +375,7 @@ TEST_F(TierFlushTest, DegradedANewerSaveTakesTheClaimAndIsTriedOnce) {
   EXPECT_THAT(std::string(Outcome(2).message()), HasSubstr("lapsed for a newer save"));
   EXPECT_TRUE(absl::IsUnavailable(Outcome(3)));
   EXPECT_EQ(tier_.Count("begin"), begins + 1);
-  EXPECT_EQ(executor_->Now(), now);   // training with many saves does not wait for a dead tier each time
+  EXPECT_EQ(executor_->Now(), now);  // training with many saves does not wait for a dead tier each time
 }
 
 TEST_F(TierFlushTest, AfterARecoveryRetriesAreBackAndTheQueueGoesOn) {
@@ -381,13 +388,15 @@ TEST_F(TierFlushTest, AfterARecoveryRetriesAreBackAndTheQueueGoesOn) {
   broken = false;
   Enqueue(2);
   Enqueue(3);
-  Enqueue(4);   // while 2 is in flight: 3 lapses, since the tier was still degraded
+  Enqueue(4);  // while 2 is in flight: 3 lapses, since the tier was still degraded
   Settle();
   EXPECT_EQ(Outcome(2), absl::OkStatus());
   EXPECT_THAT(std::string(Outcome(3).message()), HasSubstr("lapsed for a newer save: gone"));
   EXPECT_EQ(Outcome(4), absl::OkStatus());
   int failures = 2;
-  tier_.answer_at_once = [&](const ScriptedTier::Call&) { return failures-- > 0 ? Unavailable("again") : absl::OkStatus(); };
+  tier_.answer_at_once = [&](const ScriptedTier::Call&) {
+    return failures-- > 0 ? Unavailable("again") : absl::OkStatus();
+  };
   Enqueue(5);
   Settle();
   EXPECT_EQ(Outcome(5), absl::OkStatus());
@@ -426,7 +435,7 @@ TEST_F(TierFlushTest, CancelDropsWhatHasNotBegun) {
   EXPECT_TRUE(flush_->Cancel(Key(2), Exhausted("replaced")));
   EXPECT_TRUE(absl::IsResourceExhausted(Outcome(2)));
   EXPECT_FALSE(flush_->Cancel(Key(2), Exhausted("replaced")));
-  EXPECT_FALSE(flush_->Cancel(Key(1), Exhausted("replaced")));   // in flight
+  EXPECT_FALSE(flush_->Cancel(Key(1), Exhausted("replaced")));  // in flight
   EXPECT_FALSE(flush_->Cancel(Key(9), Exhausted("replaced")));
   AnswerAll();
   EXPECT_THAT(order_, ElementsAre(2, 1, 3));
@@ -475,7 +484,7 @@ TEST_F(TierFlushTest, AnswersThatComeAfterTheDestructionAreHarmless) {
       }
       if (posted) tier_.Answer(0, absl::OkStatus());
       flush_.reset();
-      executor_ = sync::SimExecutor::Create(2);   // the old one is gone before the last answers come
+      executor_ = sync::SimExecutor::Create(2);  // the old one is gone before the last answers come
       while (!tier_.waiting.empty()) tier_.Answer(0, absl::OkStatus());
       Settle();
       EXPECT_EQ(tier_.writers, 0) << what;
@@ -486,8 +495,10 @@ TEST_F(TierFlushTest, AnswersThatComeAfterTheDestructionAreHarmless) {
 
 TEST_F(TierFlushTest, TimersThatFireAfterTheDestructionAreHarmless) {
   policy_.rate_bytes_per_s = 1000;
-  tier_.answer_at_once = [](const ScriptedTier::Call& call) { return call.key == Key(1) ? Unavailable("no") : absl::OkStatus(); };
-  for (const uint64_t sequence : {1, 2}) {   // a pause before a retry, and a wait for the rate
+  tier_.answer_at_once = [](const ScriptedTier::Call& call) {
+    return call.key == Key(1) ? Unavailable("no") : absl::OkStatus();
+  };
+  for (const uint64_t sequence : {1, 2}) {  // a pause before a retry, and a wait for the rate
     Make();
     Enqueue(sequence, 1000);
     for (int i = 0; i < 6; ++i) executor_->Step();
@@ -499,7 +510,8 @@ TEST_F(TierFlushTest, TimersThatFireAfterTheDestructionAreHarmless) {
   }
 }
 
-// Whatever the order of answers and errors: done exactly once for each job, never two images at once, never beyond the depth.
+// Whatever the order of answers and errors: done exactly once for each job, never two images at once, never beyond the
+// depth.
 TEST_F(TierFlushTest, RandomAnswersKeepTheInvariants) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -515,7 +527,8 @@ TEST_F(TierFlushTest, RandomAnswersKeepTheInvariants) {
       } else if (dice == 1) {
         flush_->Retry();
       } else if (dice < 6 && !tier_.waiting.empty()) {
-        tier_.Answer(executor_->Random() % tier_.waiting.size(), executor_->Random() % 8 == 0 ? Unavailable("dice") : absl::OkStatus());
+        tier_.Answer(executor_->Random() % tier_.waiting.size(),
+                     executor_->Random() % 8 == 0 ? Unavailable("dice") : absl::OkStatus());
       } else {
         executor_->Step();
       }

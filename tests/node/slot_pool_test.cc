@@ -46,8 +46,9 @@ class SlotPoolTest : public ::testing::Test {
   }
 
   SlotPool& Make() {
-    pool_ = std::make_unique<SlotPool>(options_, [this](std::span<std::byte> region) { attached_.insert(region.data()); },
-                                       [this](std::span<std::byte> region) { attached_.erase(region.data()); });
+    pool_ = std::make_unique<SlotPool>(
+        options_, [this](std::span<std::byte> region) { attached_.insert(region.data()); },
+        [this](std::span<std::byte> region) { attached_.erase(region.data()); });
     return *pool_;
   }
   ImageKey Key(uint64_t sequence) const {
@@ -57,8 +58,13 @@ class SlotPoolTest : public ::testing::Test {
 
   // Takes a slot from free to this state; `entry` is one that Acquire gave.
   void FillEntry(Entry* entry, uint64_t sequence, uint64_t bytes, slot::State until = slot::State::kSealed) const {
-    ASSERT_EQ(entry->slot->BeginFill({.key = Key(sequence), .image_bytes = bytes, .header_bytes = 4096, .chunk_bytes = kChunk,
-                                      .layout_id = 1, .time = 1'700'000'000}, {}, {}),
+    ASSERT_EQ(entry->slot->BeginFill({.key = Key(sequence),
+                                      .image_bytes = bytes,
+                                      .header_bytes = 4096,
+                                      .chunk_bytes = kChunk,
+                                      .layout_id = 1,
+                                      .time = 1'700'000'000},
+                                     {}, {}),
               absl::OkStatus());
     for (uint64_t i = 0; i < bytes; ++i) entry->slot->image()[i] = ByteAt(i, sequence);
     if (until == slot::State::kFilling) return;
@@ -66,7 +72,8 @@ class SlotPoolTest : public ::testing::Test {
     if (until == slot::State::kCaptured) return;
     for (uint64_t chunk = 0; chunk < entry->slot->digests().size(); ++chunk) {
       const uint64_t begin = chunk * kChunk;
-      entry->slot->digests()[chunk] = codec::DigestOf(entry->slot->image().subspan(begin, std::min(kChunk, bytes - begin)));
+      entry->slot->digests()[chunk] =
+          codec::DigestOf(entry->slot->image().subspan(begin, std::min(kChunk, bytes - begin)));
     }
     entry->slot->Seal();
   }
@@ -143,7 +150,7 @@ TEST_F(SlotPoolTest, TheNewestAndOneMoreAlwaysStay) {
   Make();
   std::vector<Entry*> entries;
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) entries.push_back(Save(sequence));
-  EXPECT_EQ(*pool_->TryAcquire(kImage), entries[0]);   // the oldest goes, and then no other
+  EXPECT_EQ(*pool_->TryAcquire(kImage), entries[0]);  // the oldest goes, and then no other
   EXPECT_EQ(*pool_->TryAcquire(kImage), nullptr);
   EXPECT_THAT(Sequences(), ElementsAre(3, 2));
 }
@@ -257,7 +264,7 @@ TEST_F(SlotPoolTest, FillMakesTheRestAheadOfTheFirstSave) {
 }
 
 TEST_F(SlotPoolTest, SlotsStopWhereTheBudgetEnds) {
-  options_.budget_bytes = 420'000;   // two slots of 167,936 bytes, not three
+  options_.budget_bytes = 420'000;  // two slots of 167,936 bytes, not three
   Make();
   const absl::Status filled = pool_->Fill(kImage);
   EXPECT_TRUE(absl::IsResourceExhausted(filled)) << filled;
@@ -301,7 +308,7 @@ TEST_F(SlotPoolTest, OutgrowingTheBudgetGivesUpAsFewSlotsAsNeeded) {
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) ASSERT_NE(Save(sequence, 350'000), nullptr);
   const absl::StatusOr<Entry*> large = pool_->Acquire(kLargeImage, 0);
   ASSERT_TRUE(large.ok()) << large.status();
-  EXPECT_THAT(Sequences(), ElementsAre(3));   // a whole image is left while the larger one is filled
+  EXPECT_THAT(Sequences(), ElementsAre(3));  // a whole image is left while the larger one is filled
 }
 
 TEST_F(SlotPoolTest, FreeSlotsThatAreTooSmallMakeRoom) {
@@ -332,7 +339,7 @@ TEST_F(SlotPoolTest, RemoveIfLeavesASlotThatIsBeingFilled) {
   pool_->RemoveIf([](const ImageKey&) { return true; });
   EXPECT_EQ(Files(), 1u);
   pool_->Abandon(filling);
-  pool_->RemoveIf([](const ImageKey&) { return false; });   // free slots owe nothing
+  pool_->RemoveIf([](const ImageKey&) { return false; });  // free slots owe nothing
   EXPECT_EQ(Files(), 0u);
 }
 
@@ -421,7 +428,7 @@ TEST_F(SlotPoolTest, AdoptedSlotsCountAgainstTheConfiguredNumber) {
   Make();
   EXPECT_EQ(*pool_->AdoptDead(), 3);
   ASSERT_NE(Save(4), nullptr);
-  EXPECT_EQ(pool_->slot_count(), 3u);   // what was found is kept, nothing is made
+  EXPECT_EQ(pool_->slot_count(), 3u);  // what was found is kept, nothing is made
   EXPECT_THAT(Sequences(), ElementsAre(4, 3, 2));
 }
 
@@ -434,9 +441,9 @@ TEST_F(SlotPoolTest, WithoutARamTierOneTransientImageIsHeldInPrivateMemory) {
   EXPECT_GE((*entry)->image().size(), kImage);
   pool_->Filled(*entry, Key(1), kImage);
   pool_->Hold(*entry);
-  EXPECT_EQ(*pool_->TryAcquire(kImage), nullptr);   // it is still being written
+  EXPECT_EQ(*pool_->TryAcquire(kImage), nullptr);  // it is still being written
   pool_->Release(*entry);
-  EXPECT_THAT(Sequences(), IsEmpty());              // nothing is kept
+  EXPECT_THAT(Sequences(), IsEmpty());  // nothing is kept
   EXPECT_EQ(*pool_->TryAcquire(kImage), *entry);
   EXPECT_EQ(Files(), 0u);
   EXPECT_EQ(*pool_->AdoptDead(), 0);

@@ -14,12 +14,12 @@
 namespace neve::restore {
 namespace {
 
+using ::neve::testing::DigestsOf;
+using ::neve::testing::MemoryReader;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::neve::testing::DigestsOf;
-using ::neve::testing::MemoryReader;
 
 constexpr uint64_t kChunk = 1024;
 
@@ -89,7 +89,8 @@ TEST_P(ChunkReaderSourceTest, TheWholeImageIsDelivered) {
   EXPECT_THAT(log_, IsEmpty());
 }
 
-// Contiguous and strided targets of all item sizes, at all alignments; chunk borders cut elements in every second round.
+// Contiguous and strided targets of all item sizes, at all alignments; chunk borders cut elements in every second
+// round.
 TEST_P(ChunkReaderSourceTest, RandomRangesEqualANaiveCopy) {
   for (int round = 0; round < 150; ++round) {
     struct Piece {
@@ -104,13 +105,15 @@ TEST_P(ChunkReaderSourceTest, RandomRangesEqualANaiveCopy) {
       Piece piece;
       if (random_() % 2 == 0) {
         range.bytes = std::min<uint64_t>(random_() % 3000, room);
-        piece.wanted.assign(image_.begin() + static_cast<std::ptrdiff_t>(at), image_.begin() + static_cast<std::ptrdiff_t>(at + range.bytes));
+        piece.wanted.assign(image_.begin() + static_cast<std::ptrdiff_t>(at),
+                            image_.begin() + static_cast<std::ptrdiff_t>(at + range.bytes));
         piece.target.resize(range.bytes);
       } else {
         const uint64_t item = uint64_t{1} << (random_() % 5);
         if (round % 2 == 0) range.offset = at = (at + item - 1) / item * item;
         if (at >= image_.size()) break;
-        const int64_t rows = 1 + static_cast<int64_t>(random_() % 20), columns = 1 + static_cast<int64_t>(random_() % 40);
+        const int64_t rows = 1 + static_cast<int64_t>(random_() % 20),
+                      columns = 1 + static_cast<int64_t>(random_() % 40);
         const int64_t gap = static_cast<int64_t>(random_() % 3);
         range.bytes = static_cast<uint64_t>(rows * columns) * item;
         if (range.bytes > image_.size() - at) break;
@@ -140,7 +143,8 @@ TEST_P(ChunkReaderSourceTest, RandomRangesEqualANaiveCopy) {
     ReadOptions options;
     options.staging_chunks = 1 + static_cast<int>(random_() % 10);
     ReadResult result;
-    ASSERT_EQ(ReadChunks(*plan, std::vector{From("ram", reader)}, digests, *crew_, options, written, &result), absl::OkStatus());
+    ASSERT_EQ(ReadChunks(*plan, std::vector{From("ram", reader)}, digests, *crew_, options, written, &result),
+              absl::OkStatus());
     uint64_t bytes = 0;
     for (size_t i = 0; i < ranges.size(); ++i) {
       ASSERT_EQ(pieces[i].target, pieces[i].wanted) << "round " << round << ", range " << i;
@@ -158,7 +162,8 @@ TEST_P(ChunkReaderSourceTest, PT_21_EverySingleFlippedBitIsFound) {
     reader->image[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     const absl::Status status = ReadAll({From("file", reader)});
     ASSERT_TRUE(absl::IsDataLoss(status)) << status;
-    ASSERT_THAT(std::string(status.message()), HasSubstr("no good copy of chunk " + std::to_string(bit / 8 / kChunk) + " "));
+    ASSERT_THAT(std::string(status.message()),
+                HasSubstr("no good copy of chunk " + std::to_string(bit / 8 / kChunk) + " "));
   }
 }
 
@@ -175,9 +180,9 @@ TEST_P(ChunkReaderSourceTest, ABadChunkIsTakenFromTheNextSourceAndHealed) {
     EXPECT_EQ(result_.chunks_healed, 2u);
     EXPECT_EQ(result_.bytes["ram"], image_.size() - kChunk - 300);
     EXPECT_EQ(result_.bytes["file"], kChunk + 300);
-    EXPECT_EQ(far->reads, 2);   // only what was bad
+    EXPECT_EQ(far->reads, 2);  // only what was bad
   }
-  EXPECT_EQ(log_.size(), 2u);   // one line a read, however many chunks
+  EXPECT_EQ(log_.size(), 2u);  // one line a read, however many chunks
   EXPECT_THAT(log_[0], HasSubstr("event=chunks_bad source=ram count=2 first_chunk=3"));
 }
 
@@ -251,7 +256,8 @@ TEST_F(ChunkReaderTest, APlaceThatDoesNotAnswerMakesItUnavailableNotLost) {
   const auto near = Reader(true), far = Reader(false);
   near->image[0] ^= std::byte{1};
   far->errors[0] = ErrnoStatus(ESTALE, "pread of the shard");
-  for (const auto& sources : {std::vector{From("ram", near), From("file", far)}, std::vector{From("file", far), From("ram", near)}}) {
+  for (const auto& sources :
+       {std::vector{From("ram", near), From("file", far)}, std::vector{From("file", far), From("ram", near)}}) {
     const absl::Status status = ReadAll(sources);
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_EQ(ErrnoOf(status), ESTALE);
@@ -272,8 +278,8 @@ TEST_F(ChunkReaderTest, NoMoreReadsThanTheQueueDepthAndTheBuffersAllow) {
   }
 }
 
-// The owner of a slot may fill it anew while it is read. Here the "owner" is the read's own first target, which lies over the
-// end of the image: bytes that change after they were hashed must not reach a strided target.
+// The owner of a slot may fill it anew while it is read. Here the "owner" is the read's own first target, which lies
+// over the end of the image: bytes that change after they were hashed must not reach a strided target.
 TEST_F(ChunkReaderTest, BytesThatChangeDuringTheReadAreNeverDelivered) {
   image_ = RandomBytes(kChunk);
   digests_ = DigestsOf(image_, kChunk);
@@ -334,7 +340,8 @@ TEST_P(ChunkReaderSourceTest, VerifyFindsExactlyTheBadChunks) {
   EXPECT_EQ(VerifyChunks(From("file", reader), image_.size(), kChunk, digests_, *crew_, &bad), absl::OkStatus());
   EXPECT_THAT(bad, ElementsAre(0, 5, 10));
   bad.clear();
-  EXPECT_EQ(VerifyChunks(From("file", Reader(GetParam())), image_.size(), kChunk, digests_, *crew_, &bad), absl::OkStatus());
+  EXPECT_EQ(VerifyChunks(From("file", Reader(GetParam())), image_.size(), kChunk, digests_, *crew_, &bad),
+            absl::OkStatus());
   EXPECT_THAT(bad, IsEmpty());
 }
 

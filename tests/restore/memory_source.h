@@ -33,10 +33,12 @@ class MemoryReader : public storage::ImageReader {
     --in_flight;
     done(status);
   }
-  std::span<const std::byte> Mapped() const override { return mapped_ ? std::span<const std::byte>(image) : std::span<const std::byte>(); }
+  std::span<const std::byte> Mapped() const override {
+    return mapped_ ? std::span<const std::byte>(image) : std::span<const std::byte>();
+  }
 
   std::vector<std::byte> image;
-  std::map<uint64_t, absl::Status> errors;     // by chunk: what reading it answers
+  std::map<uint64_t, absl::Status> errors;  // by chunk: what reading it answers
   std::atomic<int> in_flight{0}, most_in_flight{0}, reads{0};
 
  private:

@@ -15,7 +15,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Range Contiguous(uint64_t offset, uint64_t bytes, std::byte* target = nullptr) { return {.offset = offset, .bytes = bytes, .target = target}; }
+Range Contiguous(uint64_t offset, uint64_t bytes, std::byte* target = nullptr) {
+  return {.offset = offset, .bytes = bytes, .target = target};
+}
 
 absl::StatusOr<ReadPlan> Build(const std::vector<Range>& ranges, uint64_t image_bytes, uint64_t chunk_bytes) {
   return ReadPlan::Build(ranges, image_bytes, chunk_bytes);
@@ -39,7 +41,8 @@ void ExpectCovers(const ReadPlan& plan, const std::vector<Range>& ranges) {
     }
     ASSERT_LE(end, chunk.chunk * plan.chunk_bytes() + plan.ChunkSize(chunk.chunk));
   }
-  for (const auto& counts : seen) ASSERT_TRUE(std::all_of(counts.begin(), counts.end(), [](int count) { return count == 1; }));
+  for (const auto& counts : seen)
+    ASSERT_TRUE(std::all_of(counts.begin(), counts.end(), [](int count) { return count == 1; }));
 }
 
 TEST(ReadPlanTest, NoRangesNeedNoChunks) {
@@ -76,7 +79,8 @@ TEST(ReadPlanTest, TheLastChunkIsAsShortAsTheImage) {
 }
 
 TEST(ReadPlanTest, ARangeThatLeavesTheImageIsDamaged) {
-  for (const Range& range : {Contiguous(990, 11), Contiguous(1001, 1), Contiguous(~uint64_t{0}, 2), Contiguous(1, ~uint64_t{0})}) {
+  for (const Range& range :
+       {Contiguous(990, 11), Contiguous(1001, 1), Contiguous(~uint64_t{0}, 2), Contiguous(1, ~uint64_t{0})}) {
     const auto plan = Build({range}, 1000, 100);
     EXPECT_TRUE(IsDamaged(plan.status())) << plan.status();
     EXPECT_THAT(std::string(plan.status().message()), HasSubstr("an image of 1000 bytes"));
@@ -120,7 +124,7 @@ TEST(ReadPlanTest, ElementsCutByChunkBordersAreStagedAndScatteredAtTheEnd) {
       std::memcpy(plan->range(0).target + segment.range_offset, image.data() + segment.offset, segment.bytes);
     }
   }
-  EXPECT_EQ(target[0], -1);   // not touched before the end
+  EXPECT_EQ(target[0], -1);  // not touched before the end
   plan->FinishStaged();
   for (int row = 0; row < 3; ++row) {
     for (int column = 0; column < 5; ++column) EXPECT_EQ(target[row + 3 * column], logical[row * 5 + column]);

@@ -150,14 +150,18 @@ void OneRankHistory::CheckRestored(const std::vector<catalog::Save>& saves) {
     if (!save.complete) continue;
     if (newest == nullptr) newest = &save;
     const auto known = captured_.find(save.save);
-    if (known == captured_.end() || known->second != save.KeyOf(0)) return Fail(save.save.ToString() + " is offered, and was never captured");
+    if (known == captured_.end() || known->second != save.KeyOf(0)) {
+      return Fail(save.save.ToString() + " is offered, and was never captured");
+    }
     for (const catalog::Copy& copy : save.ranks[0]) {
       if (!copy.entry.has_record || !copy.entry.has_image) continue;
       if (copy.tier == 1) {
         CheckImageInFile(copy.entry.key);
         continue;
       }
-      const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.record != nullptr && s.record->key == copy.entry.key; });
+      const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) {
+        return s.record != nullptr && s.record->key == copy.entry.key;
+      });
       const std::string wanted = Bytes(copy.entry.key);
       if (!std::equal(slot->image.begin(), slot->image.end(), reinterpret_cast<const std::byte*>(wanted.data()),
                       reinterpret_cast<const std::byte*>(wanted.data()) + wanted.size())) {
@@ -166,7 +170,8 @@ void OneRankHistory::CheckRestored(const std::vector<catalog::Save>& saves) {
     }
     durable_found |= newest_durable_ == save.save && save.CompleteIn(1);
   }
-  if (newest_durable_.has_value() && !durable_found) Fail(newest_durable_->ToString() + " was reported durable and is gone");
+  if (newest_durable_.has_value() && !durable_found)
+    Fail(newest_durable_->ToString() + " was reported durable and is gone");
   if (newest_captured_.has_value() && (newest == nullptr || newest->save < *newest_captured_)) {
     Fail(newest_captured_->ToString() + " was captured in RAM, and an older save is restored");
   }
@@ -178,17 +183,22 @@ void OneRankHistory::CheckImageInFile(const ImageKey& key) {
   using ReaderPtr = std::shared_ptr<storage::ImageReader>;
   const std::string name = key.save.ToString();
   const auto reader = Wait<ReaderPtr>([&](auto done) { tier_->OpenImage(key, std::move(done)); });
-  if (!reader.ok()) return Fail(name + " is offered by the file tier and cannot be opened: " + std::string(reader.status().message()));
+  if (!reader.ok()) {
+    return Fail(name + " is offered by the file tier and cannot be opened: " + std::string(reader.status().message()));
+  }
   const format::CommitRecord& record = (*reader)->record();
   const std::string wanted = Bytes(key);
   std::string bytes(record.image_bytes, '\0');
   const auto read = Wait<int>([&](auto done) {
     (*reader)->Read(0, std::as_writable_bytes(std::span(bytes)), [done](absl::Status status) {
-      if (status.ok()) done(0);
-      else done(status);
+      if (status.ok())
+        done(0);
+      else
+        done(status);
     });
   });
-  if (!read.ok() || record.key != key || bytes != wanted || record.digests[0] != codec::DigestOf(std::as_bytes(std::span(bytes)))) {
+  if (!read.ok() || record.key != key || bytes != wanted ||
+      record.digests[0] != codec::DigestOf(std::as_bytes(std::span(bytes)))) {
     Fail(name + " in the file tier is not what was captured");
   }
 }
@@ -206,8 +216,10 @@ void OneRankHistory::BeginLife() {
   const auto claim = [this] {
     return Wait<int>([this](auto done) {
       tier_->WriteNote(format::FormatLifeName(next_.incarnation), "{}", true, [done](absl::Status status) {
-        if (status.ok()) done(0);
-        else done(status);
+        if (status.ok())
+          done(0);
+        else
+          done(status);
       });
     });
   };
@@ -228,7 +240,8 @@ void OneRankHistory::BeginLife() {
     slot.state = State::kSealed;
     full.push_back(&slot);
   }
-  std::sort(full.begin(), full.end(), [](const Slot* a, const Slot* b) { return a->record->key.save < b->record->key.save; });
+  std::sort(full.begin(), full.end(),
+            [](const Slot* a, const Slot* b) { return a->record->key.save < b->record->key.save; });
   for (Slot* slot : full) {
     const ImageKey& key = slot->record->key;
     if (there.count(key.save) != 0 || key.step % every_ != 0 || (newest.has_value() && key.save < *newest)) continue;
@@ -244,7 +257,8 @@ OneRankHistory::Slot* OneRankHistory::PickSlot() {
     if (slot.state == State::kFree) return &slot;
     full.push_back(&slot);
   }
-  std::sort(full.begin(), full.end(), [](const Slot* a, const Slot* b) { return a->record->key.save > b->record->key.save; });
+  std::sort(full.begin(), full.end(),
+            [](const Slot* a, const Slot* b) { return a->record->key.save > b->record->key.save; });
   for (size_t i = full.size(); i > 2; --i) {
     if (full[i - 1]->holds == 0) return full[i - 1];
   }
@@ -261,7 +275,7 @@ void OneRankHistory::Save(Stop stop) {
     RunTasks(1);
     slot = PickSlot();
   }
-  if (slot == nullptr && Chance(50)) {   // on_full=replace: one that has not begun, and is not of the two newest
+  if (slot == nullptr && Chance(50)) {  // on_full=replace: one that has not begun, and is not of the two newest
     std::vector<ImageKey> keys;
     for (const Slot& full : slots_) keys.push_back(full.record->key);
     std::sort(keys.begin(), keys.end());
@@ -284,7 +298,9 @@ void OneRankHistory::Save(Stop stop) {
   slot->record->uid.bytes.fill(7);
   slot->record->image_bytes = bytes.size();
   slot->record->chunk_bytes = format::kChunkBytesMin;
-  slot->image.assign(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(stop == Stop::kFilling ? Below(source.size()) : source.size()));
+  slot->image.assign(
+      source.begin(),
+      source.begin() + static_cast<std::ptrdiff_t>(stop == Stop::kFilling ? Below(source.size()) : source.size()));
   if (stop == Stop::kFilling) return;
   slot->state = State::kCaptured;
   slot->record->digests = {codec::DigestOf(source)};
@@ -304,7 +320,8 @@ void OneRankHistory::Flush(Slot& slot) {
                      if (++done_[job] != 1) Fail("done ran twice for " + save.ToString());
                      --slot.holds;
                      if (!status.ok()) {
-                       tally_.Add(std::string(status.message()).starts_with("lapsed") ? "saves lapsed" : "saves failed");
+                       tally_.Add(std::string(status.message()).starts_with("lapsed") ? "saves lapsed"
+                                                                                      : "saves failed");
                        if (flush_->degraded()) tally_.Add("degraded answers");
                        return;
                      }
@@ -327,9 +344,12 @@ void OneRankHistory::Collect() {
 void OneRankHistory::CollectListed(absl::StatusOr<storage::Listing> listing) {
   std::vector<ImageKey> victims;
   if (listing.ok()) {
-    const std::vector<catalog::TierListing> file = {{TierKind::kFile, tier_->info().place, absl::OkStatus(), *std::move(listing)}};
+    const std::vector<catalog::TierListing> file = {
+        {TierKind::kFile, tier_->info().place, absl::OkStatus(), *std::move(listing)}};
     const std::vector<catalog::Save> saves = catalog::GroupSaves(file);
-    for (const catalog::Save* save : catalog::ToRetire(saves, 0, retention_, {}, {}, newest_durable_)) victims.push_back(save->KeyOf(0));
+    for (const catalog::Save* save : catalog::ToRetire(saves, 0, retention_, {}, {}, newest_durable_)) {
+      victims.push_back(save->KeyOf(0));
+    }
   }
   auto left = std::make_shared<size_t>(victims.size() + 1);
   const auto one_done = [this, left] {
@@ -338,7 +358,9 @@ void OneRankHistory::CollectListed(absl::StatusOr<storage::Listing> listing) {
     if (std::exchange(collect_again_, false)) Collect();
   };
   for (const ImageKey& key : victims) {
-    if (!newest_durable_.has_value() || key.save >= *newest_durable_) Fail("retention took the newest durable save, " + key.save.ToString());
+    if (!newest_durable_.has_value() || key.save >= *newest_durable_) {
+      Fail("retention took the newest durable save, " + key.save.ToString());
+    }
     tier_->Retire(key, [this, one_done](absl::Status status) {
       if (status.ok()) tally_.Add("saves retired");
       one_done();

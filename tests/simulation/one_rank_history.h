@@ -1,8 +1,9 @@
-// One history of one rank: saves, kills, losses of power and restarts, drawn from a seed, over a few RAM slots and a faulty
-// file tier, all in one thread and simulated time.
+// One history of one rank: saves, kills, losses of power and restarts, drawn from a seed, over a few RAM slots and a
+// faulty file tier, all in one thread and simulated time.
 //
-// Real: flush::TierFlush, catalog::GroupSaves, ToRetire and GreatestIncarnation, the names, the records. Modelled: the RAM
-// slots (whose rules are node::SlotPool's) and the few lines of the engine between them: cadence, adoption, retention.
+// Real: flush::TierFlush, catalog::GroupSaves, ToRetire and GreatestIncarnation, the names, the records. Modelled: the
+// RAM slots (whose rules are node::SlotPool's) and the few lines of the engine between them: cadence, adoption,
+// retention.
 #ifndef NEVE_TESTS_SIMULATION_ONE_RANK_HISTORY_H_
 #define NEVE_TESTS_SIMULATION_ONE_RANK_HISTORY_H_
 
@@ -40,9 +41,9 @@ class OneRankHistory {
     State state = State::kFree;
     std::shared_ptr<format::CommitRecord> record;
     std::vector<std::byte> image;
-    int holds = 0;                                  // of this life
+    int holds = 0;  // of this life
   };
-  enum class Stop { kNone, kFilling, kCaptured };   // where the process dies inside of a save
+  enum class Stop { kNone, kFilling, kCaptured };  // where the process dies inside of a save
 
   uint64_t Below(uint64_t limit) { return executor_->Random() % limit; }
   bool Chance(uint64_t percent) { return Below(100) < percent; }
@@ -56,7 +57,7 @@ class OneRankHistory {
   void Restart();
   void CheckRestored(const std::vector<catalog::Save>& saves);
   void CheckImageInFile(const ImageKey& key);
-  std::string Bytes(const ImageKey& key) const;     // what was captured under this key, from the history's seed
+  std::string Bytes(const ImageKey& key) const;  // what was captured under this key, from the history's seed
 
   void BeginLife();
   Slot* PickSlot();
@@ -75,7 +76,7 @@ class OneRankHistory {
 
   // What outlives the process.
   testing::SimDisk disk_;
-  std::vector<Slot> slots_;                         // three, in some histories four: never resized again
+  std::vector<Slot> slots_;  // three, in some histories four: never resized again
 
   // The configuration of this history.
   uint64_t every_ = 1;
@@ -85,15 +86,15 @@ class OneRankHistory {
   // The process.
   std::unique_ptr<testing::SimTier> tier_;
   std::unique_ptr<flush::TierFlush> flush_;
-  std::vector<int> done_;                           // how often the callback of each job of this life ran
+  std::vector<int> done_;  // how often the callback of each job of this life ran
   bool life_begun_ = false, collecting_ = false, collect_again_ = false;
   SaveId next_;
   uint64_t step_ = 0;
 
   // What the test knows.
-  std::map<SaveId, ImageKey> captured_;             // every save whose bytes were all in
-  std::optional<SaveId> newest_captured_;           // since the last loss of power
-  std::optional<SaveId> newest_durable_;            // whose ticket said so
+  std::map<SaveId, ImageKey> captured_;    // every save whose bytes were all in
+  std::optional<SaveId> newest_captured_;  // since the last loss of power
+  std::optional<SaveId> newest_durable_;   // whose ticket said so
 };
 
 }  // namespace neve::simulation

@@ -22,15 +22,16 @@ TEST(OneRankSimulation, NoHistoryLosesOrInventsASave) {
   }
   const uint64_t histories = std::getenv("NEVE_LONG") != nullptr ? 100'000 : 1'000;
   const uint64_t first = (uint64_t{std::random_device{}()} << 20) + 1;
-  std::printf("%llu histories from seed %llu on\n", static_cast<unsigned long long>(histories), static_cast<unsigned long long>(first));
+  std::printf("%llu histories from seed %llu on\n", static_cast<unsigned long long>(histories),
+              static_cast<unsigned long long>(first));
   for (uint64_t seed = first; seed < first + histories; ++seed) {
     const std::string failure = OneRankHistory(seed, &tally).Run();
     ASSERT_EQ(failure, "") << "replay this history alone with SEED=" << seed;
   }
-  for (const char* what : {"saves captured", "saves retired", "saves lapsed", "saves failed", "saves replaced", "saves skipped",
-                           "adopted saves flushed", "commits", "retries", "degraded answers", "kills", "losses of power",
-                           "deaths while filling", "deaths before the digests", "files torn by power loss",
-                           "names lost by power loss", "restores"}) {
+  for (const char* what : {"saves captured", "saves retired", "saves lapsed", "saves failed", "saves replaced",
+                           "saves skipped", "adopted saves flushed", "commits", "retries", "degraded answers", "kills",
+                           "losses of power", "deaths while filling", "deaths before the digests",
+                           "files torn by power loss", "names lost by power loss", "restores"}) {
     EXPECT_GT(tally.counts[what], 0u) << what;
   }
   for (const auto& [what, count] : tally.counts) {

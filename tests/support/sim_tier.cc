@@ -15,10 +15,14 @@ constexpr uint64_t kBlock = 512;
 
 std::string FolderOf(const ImageKey& key) { return format::FormatSaveName({key.step, key.save}); }
 std::string ImageOf(const ImageKey& key) { return FolderOf(key) + "/" + format::FormatImageName(key.rank, key.world); }
-std::string RecordOf(const ImageKey& key) { return FolderOf(key) + "/" + format::FormatRecordName(key.rank, key.world); }
+std::string RecordOf(const ImageKey& key) {
+  return FolderOf(key) + "/" + format::FormatRecordName(key.rank, key.world);
+}
 std::string PinOf(const ImageKey& key) { return FolderOf(key) + "/pinned"; }
 
-std::string_view AsText(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string_view AsText(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 }  // namespace
 
@@ -35,7 +39,7 @@ SimDisk::FilePtr SimDisk::Create(const std::string& name) {
 
 void SimDisk::Link(const std::string& name, FilePtr file) {
   live_[name] = std::move(file);
-  if (Chance(8)) SyncName(name);   // the kernel writes back when it likes
+  if (Chance(8)) SyncName(name);  // the kernel writes back when it likes
 }
 
 void SimDisk::Remove(const std::string& name) {
@@ -85,12 +89,13 @@ void SimDisk::Crash() {
 }
 
 std::string_view Name(SimFault fault) {
-  static constexpr std::string_view kNames[] = {"begin", "no_room", "write", "commit_before", "commit_unsure", "commit_lost",
-                                                "list", "retire", "slow"};
+  static constexpr std::string_view kNames[] = {"begin",       "no_room", "write",  "commit_before", "commit_unsure",
+                                                "commit_lost", "list",    "retire", "slow"};
   return kNames[static_cast<size_t>(fault)];
 }
 
-SimTier::SimTier(SimDisk& disk, sync::SimExecutor& executor, SimFaults& faults) : disk_(disk), executor_(executor), faults_(faults) {
+SimTier::SimTier(SimDisk& disk, sync::SimExecutor& executor, SimFaults& faults)
+    : disk_(disk), executor_(executor), faults_(faults) {
   info_.kind = TierKind::kFile;
   info_.place = "file:simulated";
   info_.durable = true;
@@ -128,7 +133,8 @@ class SimTier::Writer : public storage::ImageWriter {
       const bool fails = tier_.Hits(SimFault::kWrite);
       disk_.Write(*file_, offset, fails ? source.first(tier_.executor_.Random() % (source.size() + 1)) : source);
       if (!fails) written_ += source.size();
-      tier_.Later([done = std::move(done), status = fails ? ErrnoStatus(EIO, "write of " + ImageOf(key_)) : absl::OkStatus()] { done(status); });
+      tier_.Later([done = std::move(done), status = fails ? ErrnoStatus(EIO, "write of " + ImageOf(key_))
+                                                          : absl::OkStatus()] { done(status); });
     });
   }
 
@@ -139,7 +145,9 @@ class SimTier::Writer : public storage::ImageWriter {
       if (tier_.Hits(SimFault::kCommitBefore)) return done(ErrnoStatus(EIO, "fdatasync of " + ImageOf(key_)));
       disk_.Sync(*file_);
       disk_.SyncName(ImageOf(key_));
-      tier_.Later([this, text = std::move(text), done = std::move(done)]() mutable { NameRecord(std::move(text), std::move(done)); });
+      tier_.Later([this, text = std::move(text), done = std::move(done)]() mutable {
+        NameRecord(std::move(text), std::move(done));
+      });
     });
   }
 
@@ -147,7 +155,8 @@ class SimTier::Writer : public storage::ImageWriter {
   void NameRecord(std::string text, storage::Done done) {
     const std::string name = RecordOf(key_);
     if (disk_.Find(name) != nullptr) return done(ErrnoStatus(EEXIST, name));
-    disk_.Link(name, std::make_shared<SimDisk::File>(SimDisk::File{text, text}));   // written and synced under a temporary name
+    disk_.Link(
+        name, std::make_shared<SimDisk::File>(SimDisk::File{text, text}));  // written and synced under a temporary name
     named_ = true;
     tier_.Later([this, name, done = std::move(done)] {
       if (tier_.Hits(SimFault::kCommitUnsure)) {
@@ -158,7 +167,8 @@ class SimTier::Writer : public storage::ImageWriter {
         return done(ErrnoStatus(EIO, "fsync of the folder of " + name));
       }
       disk_.SyncName(name);
-      const absl::Status status = tier_.Hits(SimFault::kCommitLost) ? Unavailable("the answer was lost") : absl::OkStatus();
+      const absl::Status status =
+          tier_.Hits(SimFault::kCommitLost) ? Unavailable("the answer was lost") : absl::OkStatus();
       tier_.Later([status, done = std::move(done)] { done(status); });
     });
   }
@@ -170,12 +180,13 @@ class SimTier::Writer : public storage::ImageWriter {
   const uint64_t bytes_;
   const SimDisk::FilePtr file_;
   uint64_t written_ = 0;
-  bool named_ = false;   // the record has its name: the image is no longer this writer's to take back
+  bool named_ = false;  // the record has its name: the image is no longer this writer's to take back
 };
 
 class SimTier::Reader : public storage::ImageReader {
  public:
-  Reader(SimTier& tier, format::CommitRecord record, SimDisk::FilePtr file) : tier_(tier), record_(std::move(record)), file_(std::move(file)) {}
+  Reader(SimTier& tier, format::CommitRecord record, SimDisk::FilePtr file)
+      : tier_(tier), record_(std::move(record)), file_(std::move(file)) {}
   const format::CommitRecord& record() const override { return record_; }
   void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
     tier_.Later([file = file_, offset, target, done = std::move(done)] {
@@ -198,7 +209,9 @@ void SimTier::List(storage::DoneWith<storage::Listing> done) {
     listing.exists = !disk_.names().empty();
     std::map<ImageKey, storage::ImageEntry> entries;
     for (const auto& [name, file] : disk_.names()) {
-      if (const auto life = format::ParseLifeName(name); life.has_value()) listing.incarnation_max = std::max(listing.incarnation_max, *life);
+      if (const auto life = format::ParseLifeName(name); life.has_value()) {
+        listing.incarnation_max = std::max(listing.incarnation_max, *life);
+      }
       const size_t slash = name.find('/');
       if (slash == name.npos) continue;
       const auto save = format::ParseSaveName(name.substr(0, slash));
@@ -229,14 +242,18 @@ void SimTier::OpenImage(const ImageKey& key, storage::DoneWith<std::shared_ptr<s
     if (record_file == nullptr) return done(NotFound(RecordOf(key)));
     absl::StatusOr<format::CommitRecord> record = format::DecodeRecord(record_file->live);
     if (!record.ok()) return done(record.status());
-    if (image == nullptr || image->live.size() != record->image_bytes) return done(Damaged(ImageOf(key) + " has another size than its record says"));
+    if (image == nullptr || image->live.size() != record->image_bytes) {
+      return done(Damaged(ImageOf(key) + " has another size than its record says"));
+    }
     done(std::shared_ptr<storage::ImageReader>(std::make_shared<Reader>(*this, *std::move(record), image)));
   });
 }
 
-void SimTier::BeginImage(const ImageKey& key, uint64_t image_bytes, storage::DoneWith<std::shared_ptr<storage::ImageWriter>> done) {
+void SimTier::BeginImage(const ImageKey& key, uint64_t image_bytes,
+                         storage::DoneWith<std::shared_ptr<storage::ImageWriter>> done) {
   Later([this, key, image_bytes, done = std::move(done)] {
-    if (disk_.Find(RecordOf(key)) != nullptr) return done(Invalid(RecordOf(key) + ": a committed image is never replaced"));
+    if (disk_.Find(RecordOf(key)) != nullptr)
+      return done(Invalid(RecordOf(key) + ": a committed image is never replaced"));
     if (Hits(SimFault::kBegin)) return done(ErrnoStatus(EIO, "open of " + ImageOf(key)));
     if (Hits(SimFault::kNoRoom)) return done(ErrnoStatus(ENOSPC, "room for " + ImageOf(key)));
     // A record that was taken back must be gone for good before other bytes lie under the image's name.

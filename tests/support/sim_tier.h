@@ -1,5 +1,5 @@
-// A file tier in simulation: a disk that tells written from durable bytes, and a tier over it whose answers come later, in
-// random order, some of them errors. One thread; everything follows from the seed of its executor.
+// A file tier in simulation: a disk that tells written from durable bytes, and a tier over it whose answers come later,
+// in random order, some of them errors. One thread; everything follows from the seed of its executor.
 #ifndef NEVE_TESTS_SUPPORT_SIM_TIER_H_
 #define NEVE_TESTS_SUPPORT_SIM_TIER_H_
 
@@ -18,8 +18,8 @@
 
 namespace neve::testing {
 
-// Names and contents as POSIX promises them: contents are durable by Sync of the file, names by SyncName, anything else may
-// or may not have made it. A kill of the process changes nothing here; Crash is the loss of power.
+// Names and contents as POSIX promises them: contents are durable by Sync of the file, names by SyncName, anything else
+// may or may not have made it. A kill of the process changes nothing here; Crash is the loss of power.
 class SimDisk {
  public:
   struct File {
@@ -28,9 +28,9 @@ class SimDisk {
   using FilePtr = std::shared_ptr<File>;
 
   explicit SimDisk(uint64_t seed) : random_(seed) {}
-  FilePtr Find(const std::string& name) const;          // null: not there
-  FilePtr Create(const std::string& name);              // a new, empty file under that name
-  void Link(const std::string& name, FilePtr file);     // the rename of a finished file to its name
+  FilePtr Find(const std::string& name) const;       // null: not there
+  FilePtr Create(const std::string& name);           // a new, empty file under that name
+  void Link(const std::string& name, FilePtr file);  // the rename of a finished file to its name
   void Remove(const std::string& name);
   void Write(File& file, uint64_t offset, std::span<const std::byte> bytes);
   void Sync(File& file) { file.durable = file.live; }
@@ -49,14 +49,15 @@ class SimDisk {
 };
 
 enum class SimFault {
-  kBegin,          // EIO before anything happened
-  kNoRoom,         // ENOSPC before anything happened
-  kWrite,          // EIO after part of the bytes
-  kCommitBefore,   // EIO, and no record
-  kCommitUnsure,   // EIO after the record got its name, which may or may not be durable and may have been taken back
-  kCommitLost,     // the record is durable, the answer an error
-  kList, kRetire,  // EIO before anything happened
-  kSlow,           // seconds instead of milliseconds
+  kBegin,         // EIO before anything happened
+  kNoRoom,        // ENOSPC before anything happened
+  kWrite,         // EIO after part of the bytes
+  kCommitBefore,  // EIO, and no record
+  kCommitUnsure,  // EIO after the record got its name, which may or may not be durable and may have been taken back
+  kCommitLost,    // the record is durable, the answer an error
+  kList,
+  kRetire,  // EIO before anything happened
+  kSlow,    // seconds instead of milliseconds
   kCount,
 };
 std::string_view Name(SimFault fault);
@@ -78,7 +79,8 @@ class SimTier : public storage::Tier {
   const storage::TierInfo& info() const override { return info_; }
   void List(storage::DoneWith<storage::Listing> done) override;
   void OpenImage(const ImageKey& key, storage::DoneWith<std::shared_ptr<storage::ImageReader>> done) override;
-  void BeginImage(const ImageKey& key, uint64_t image_bytes, storage::DoneWith<std::shared_ptr<storage::ImageWriter>> done) override;
+  void BeginImage(const ImageKey& key, uint64_t image_bytes,
+                  storage::DoneWith<std::shared_ptr<storage::ImageWriter>> done) override;
   void Heal(const ImageKey& key, uint64_t offset, std::span<const std::byte> source, storage::Done done) override;
   void Retire(const ImageKey& key, storage::Done done) override;
   void SetPinned(const ImageKey& key, bool pinned, storage::Done done) override;
@@ -90,7 +92,7 @@ class SimTier : public storage::Tier {
   class Writer;
   class Reader;
   bool Hits(SimFault fault);
-  void Later(sync::Executor::Task task);   // at a random time soon; much later when that fault hits
+  void Later(sync::Executor::Task task);  // at a random time soon; much later when that fault hits
   SimDisk& disk_;
   sync::SimExecutor& executor_;
   SimFaults& faults_;

@@ -191,7 +191,6 @@ bool HoldsOnly(int fd, uint64_t sequence) {
   ::_exit(0);
 }
 
-// NEVE_TEST_RETIREMENTS=1000 is the long form.
 TEST_F(SparesTest, DUR_07_StrangerThatOpensFilesWhileTheyAreRetiredSeesThemWhole) {
   tier_.reset();  // no thread of ours while we fork
   void* shared = ::mmap(nullptr, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -202,8 +201,7 @@ TEST_F(SparesTest, DUR_07_StrangerThatOpensFilesWhileTheyAreRetiredSeesThemWhole
   ASSERT_NE(reader, -1);
 
   tier_ = OpenTier();
-  const char* wanted = std::getenv("NEVE_TEST_RETIREMENTS");
-  const uint64_t retirements = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 100;
+  const uint64_t retirements = std::getenv("NEVE_LONG") != nullptr ? 1000 : 100;
   uint64_t recycled = 0;
   for (uint64_t sequence = 2; sequence < 2 + retirements; ++sequence) {
     TestImage image = Image(sequence, kWatchedBytes);
