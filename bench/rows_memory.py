@@ -67,7 +67,7 @@ def anon_memory() -> list[measure.Row]:
     with tempfile.TemporaryDirectory(prefix="neve-bench-") as folder:
         result = subprocess.run([sys.executable, __file__, folder], stdout=subprocess.PIPE, text=True, check=True)
     extra = json.loads(result.stdout)["extra_bytes"] / 2**20
-    return [measure.Row("anon_memory", round(extra, 1), "MiB", "<= 64", round(extra, 1), round(extra, 1), 1)]
+    return [measure.Row("anon_memory", round(extra, 1), "MiB", "<= 64", round(extra, 1), round(extra, 1), 1, round(extra, 1))]
 
 
 class Saves:
