@@ -4,12 +4,14 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/codec/text.h"
 #include "cli/inspect_values.h"
 #include "cli/text.h"
 #include "format/layout.h"
+#include "format/values.h"
 
 namespace neve::cli {
 namespace {
@@ -34,19 +36,19 @@ std::string StringOf(const Node& node, const char* name) {
 }
 
 // The key that an escaped component of a name stands for (docs/format.md, "names").
-ShownValue KeyOf(std::string_view component) {
-  if (component.empty() || component[0] != '~') return ShownString(std::string(component));
+format::Value KeyOf(std::string_view component) {
+  if (component.empty() || component[0] != '~') return TextValue(std::string(component));
   const char kind = component.size() > 1 ? component[1] : '\0';
   const std::string_view rest = component.substr(component.size() > 1 ? 2 : 1);
   std::optional<std::string> decoded;
   switch (kind) {
-    case '~': return ShownString(std::string(component.substr(1)));
-    case 'e': return ShownString("");
+    case '~': return TextValue(std::string(component.substr(1)));
+    case 'e': return TextValue("");
     case 'j':
       decoded = codec::Base64UrlDecode(rest);
       if (decoded.has_value()) {
         const Node key = Node::parse(*decoded, nullptr, /*allow_exceptions=*/false);
-        if (key.is_string()) return ShownString(key.get<std::string>());
+        if (key.is_string()) return TextValue(key.get<std::string>());
       }
       break;
     case 'p':
@@ -61,10 +63,10 @@ ShownValue KeyOf(std::string_view component) {
     default: break;
   }
   if (decoded.has_value() && kind != 'j') {
-    ValuesReader reader(*decoded);
-    if (absl::StatusOr<ShownValue> key = reader.Next(); key.ok() && reader.AtEnd()) return *std::move(key);
+    format::ValuesReader reader(*decoded);
+    if (absl::StatusOr<format::Value> key = reader.Next(); key.ok() && reader.AtEnd()) return *std::move(key);
   }
-  return ShownString(std::string(component));   // shown as it stands; reading it back is not our business here
+  return TextValue(std::string(component));   // shown as it stands; reading it back is not our business here
 }
 
 class TreeReader {
@@ -103,9 +105,10 @@ class TreeReader {
   absl::StatusOr<Json> Visit(const Node& node, const std::string& name, const std::string& label, int depth) {
     if (depth > kDepthMax) return Malformed("nested too deep");
     if (node.is_string() && node.get_ref<const std::string&>() == "v") {
-      NEVE_ASSIGN_OR_RETURN(ShownValue value, values_.Next());
-      Line(depth, label, value.text);
-      return std::move(value.json);
+      const absl::StatusOr<format::Value> value = values_.Next();
+      if (!value.ok()) return Annotate(value.status(), file_.path);
+      Line(depth, label, TextOf(*value));
+      return JsonOf(*value);
     }
     if (!node.is_object()) return Malformed("a node is neither \"v\" nor an object");
     if (Member(node, "T") != nullptr) return VisitTensor(node, name, label, depth);
@@ -164,12 +167,7 @@ class TreeReader {
     Line(depth, label, type.empty() ? "dict" : type == "O" ? "OrderedDict" : type.rfind("D:", 0) == 0
                                                                 ? absl::StrFormat("defaultdict(%s)", Escaped(type.substr(2)))
                                                                 : Escaped(type));
-    Json pairs = Json::array();
-    bool plain = true;
-    const auto add = [&](const ShownValue& key, Json value) {
-      plain = plain && key.is_string && key.string.rfind('$', 0) != 0;
-      pairs.push_back(Json::array({key.json, std::move(value)}));
-    };
+    std::vector<std::pair<format::Value, Json>> pairs;
     Json attributes;
     if (const Node* node_of = Member(node, "a")) {
       NEVE_ASSIGN_OR_RETURN(attributes, Visit(*node_of, Join(name, "~a"), "attributes", depth + 1));
@@ -179,26 +177,19 @@ class TreeReader {
         for (uint64_t left = child.get<uint64_t>(); left > 0; --left) {
           NEVE_ASSIGN_OR_RETURN(const format::LogicalTensor* const tensor, NextTensor());
           NEVE_ASSIGN_OR_RETURN(const std::string_view component, ComponentOf(tensor->name, name));
-          const ShownValue key = KeyOf(component);
-          add(key, TensorNode(*tensor, KeyLabel(key), depth + 1));
+          format::Value key = KeyOf(component);
+          Json json = TensorNode(*tensor, KeyLabel(key), depth + 1);
+          pairs.emplace_back(std::move(key), std::move(json));
         }
         continue;
       }
       if (!child.is_array() || child.size() != 2 || !child[0].is_string()) return Malformed("a dict's child is no pair");
       const std::string& component = child[0].get_ref<const std::string&>();
-      const ShownValue key = KeyOf(component);
+      format::Value key = KeyOf(component);
       NEVE_ASSIGN_OR_RETURN(Json value, Visit(child[1], Join(name, component), KeyLabel(key), depth + 1));
-      add(key, std::move(value));
+      pairs.emplace_back(std::move(key), std::move(value));
     }
-    constexpr size_t kObjectMax = 4096;   // an ordered object is searched for each name that is added
-    if (!plain || pairs.size() > kObjectMax || !attributes.is_null()) {
-      Json json{{"$dict", std::move(pairs)}};
-      if (!attributes.is_null()) json["attributes"] = std::move(attributes);
-      return json;
-    }
-    Json object = Json::object();
-    for (Json& pair : pairs) object[pair[0].get<std::string>()] = std::move(pair[1]);
-    return object;
+    return DictJson(std::move(pairs), std::move(attributes));
   }
 
   absl::StatusOr<Json> VisitList(const Node& node, const Node& children, const std::string& name, const std::string& label,
@@ -248,10 +239,12 @@ class TreeReader {
     return tensor.substr(name.size() + 1);
   }
 
-  static std::string KeyLabel(const ShownValue& key) { return key.is_string ? Escaped(key.string) : key.text; }
+  static std::string KeyLabel(const format::Value& key) {
+    return key.kind == format::Value::Kind::kText ? Escaped(key.text) : TextOf(key);
+  }
 
   const InspectedFile& file_;
-  ValuesReader values_;
+  format::ValuesReader values_;
   size_t next_tensor_ = 0;
   InspectedTree tree_;
 };

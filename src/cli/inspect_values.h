@@ -1,44 +1,27 @@
-// Reads values text (docs/format.md, "values"): the numbers, strings and small containers of a state. Classes stay names.
+// Values of a state (format/values.h decodes them) as the command shows them: in its JSON and on a terminal.
 #ifndef NEVE_CLI_INSPECT_VALUES_H_
 #define NEVE_CLI_INSPECT_VALUES_H_
 
-#include <cstddef>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "base/error/status.h"
 #include "cli/console.h"
+#include "format/values.h"
 
 namespace neve::cli {
 
-struct ShownValue {
-  Json json;          // as inspect_tree.h says
-  std::string text;   // as Python would write it, escaped for terminals
-  bool is_string = false;
-  std::string string; // when it is one
-};
+// As inspect_tree.h says. Text that is no UTF-8 is replaced when the document is written.
+Json JsonOf(const format::Value& value);
 
-// Reads one value after another. Damaged names the byte; nesting is bounded, nothing is allocated by a number in the text.
-class ValuesReader {
- public:
-  explicit ValuesReader(std::string_view text) : text_(text) {}
-  absl::StatusOr<ShownValue> Next() { return Read(0); }
-  bool AtEnd() const { return text_.find_first_not_of(' ', at_) == std::string_view::npos; }
+// A dictionary, in order: an object where every key is a string that can stand there for itself and there are no attributes
+// (null), else {"$dict": [[KEY, VALUE], ..], "attributes": ..}.
+Json DictJson(std::vector<std::pair<format::Value, Json>> pairs, Json attributes);
 
- private:
-  absl::StatusOr<ShownValue> Read(int depth);
-  absl::StatusOr<ShownValue> ReadItems(std::string_view open, std::string_view name, char closing, int depth);
-  absl::StatusOr<ShownValue> ReadPairs(std::string_view name, int depth);
-  absl::StatusOr<ShownValue> ReadNamed(char kind, int depth);
-  absl::StatusOr<std::string_view> Until(char end);
-  absl::StatusOr<std::string_view> Quoted();
-  absl::Status Malformed(const char* why) const;
+// Close to how Python would write it, escaped for terminals.
+std::string TextOf(const format::Value& value);
 
-  std::string_view text_;
-  size_t at_ = 0;
-};
-
-ShownValue ShownString(std::string value);
+format::Value TextValue(std::string text);
 
 }  // namespace neve::cli
 

@@ -31,7 +31,7 @@ def test_a_step_can_be_asked_for(neve, make_job):
 def test_the_tree_for_people_holds_values_and_escapes_keys(neve, make_job):
     make_job(steps=1)
     answer = neve("inspect", "gpt", "--tree")
-    assert "w: F32 [256, 1024]" in answer.out and "'lr': 0.5" in answer.out and "esc\\x1b[31m" in answer.out
+    assert "w: F32 [256, 1024]" in answer.out and '"lr": 0.5' in answer.out and "esc\\x1b[31m" in answer.out
     assert "\x1b" not in answer.out
 
 
