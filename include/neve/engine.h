@@ -133,6 +133,8 @@ struct SaveInfo {
   bool pinned = false;
   std::string reason;                    // why it is not complete, in one line
 };
+// As an object of JSON: what neve_engine_steps and `neve ls --json` say of a save.
+std::string ToJson(const SaveInfo& info);
 
 // Where one piece of an image goes. Contiguous when rank < 0.
 struct ReadRange {

@@ -143,7 +143,7 @@ NEVE_API void neve_ticket_destroy(neve_ticket** ticket);          /* the save go
 
 /* ---- List and restore ---- */
 
-/* {"saves":[...]} as `neve ls --json` prints, newest first. */
+/* {"saves":[...]} as `neve ls --json` prints, but for the ages; newest first. */
 NEVE_API neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error** error);
 NEVE_API neve_code neve_engine_health(neve_engine* engine, neve_string** json, neve_error** error);
 

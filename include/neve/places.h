@@ -14,6 +14,10 @@
 
 namespace neve {
 
+// What the command exits with: 0 done; 1 data differs from its digest; 2 wrong usage; 3 not a checkpoint, or of a kind that
+// cannot be read; 4 truncated or malformed; 5 could not be reached. A greater one is worse.
+int ExitCodeOf(const absl::Status& status);
+
 // Called with bytes done and in all; from any thread, not often. May be empty.
 using Progress = std::function<void(uint64_t done, uint64_t total)>;
 

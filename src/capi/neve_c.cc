@@ -100,28 +100,6 @@ absl::StatusOr<neve::Tags> ParseTags(const char* text) {
   return tags;
 }
 
-Json SaveJson(const neve::SaveInfo& info) {
-  Json json;
-  json["job"] = info.job;
-  json["uid"] = info.uid.ToHex();
-  json["step"] = info.step;
-  json["save_id"] = info.save.ToString();
-  json["incarnation"] = info.save.incarnation;
-  json["sequence"] = info.save.sequence;
-  json["world"] = info.world;
-  json["complete"] = info.complete;
-  json["missing_ranks"] = info.missing_ranks;
-  auto& tiers = json["tiers"] = Json::object();
-  for (const auto& [name, where] : info.tiers) tiers[name] = {{"place", where.place}, {"bytes", where.bytes}, {"complete", where.complete}};
-  json["bytes"] = info.bytes;
-  json["time"] = info.time;
-  auto& tags = json["tags"] = Json::object();
-  for (const auto& [key, value] : info.tags) std::visit([&, &k = key](const auto& v) { tags[k] = v; }, value);
-  json["pinned"] = info.pinned;
-  if (!info.reason.empty()) json["reason"] = info.reason;
-  return json;
-}
-
 // Borrowed arrays of a request as the C++ API wants them.
 struct RequestView {
   std::vector<std::string_view> blobs;
@@ -129,10 +107,13 @@ struct RequestView {
 };
 
 absl::Status ToRequest(const neve_save_request* from, RequestView* view) {
-  if (from == nullptr || from->struct_size < sizeof(neve_save_request)) return neve::Invalid("the save request is null or older than this library");
+  if (from == nullptr || from->struct_size < sizeof(neve_save_request)) {
+    return neve::Invalid("the save request is null or older than this library");
+  }
   if (from->state == nullptr) return neve::Invalid("the save request has no state");
   const neve_state& state = *from->state;
-  if ((state.tensor_count != 0 && from->addresses == nullptr) || (state.blob_count != 0 && (from->blobs == nullptr || from->blob_bytes == nullptr)) ||
+  if ((state.tensor_count != 0 && from->addresses == nullptr) ||
+      (state.blob_count != 0 && (from->blobs == nullptr || from->blob_bytes == nullptr)) ||
       (from->values_bytes != 0 && from->values == nullptr)) {
     return neve::Invalid("the save request lacks addresses, values or blobs that its state has");
   }
@@ -165,7 +146,9 @@ const char* neve_version(void) {
   return version.c_str();
 }
 
-neve_code neve_error_code(const neve_error* error) { return error == nullptr ? NEVE_OK : static_cast<neve_code>(error->status.code()); }
+neve_code neve_error_code(const neve_error* error) {
+  return error == nullptr ? NEVE_OK : static_cast<neve_code>(error->status.code());
+}
 const char* neve_error_message(const neve_error* error) { return error == nullptr ? "" : error->message.c_str(); }
 int neve_error_errno(const neve_error* error) { return error == nullptr ? 0 : neve::ErrnoOf(error->status); }
 void neve_error_destroy(neve_error** error) {
@@ -187,14 +170,17 @@ void neve_log_set(neve_log_fn fn, void* context) {
     neve::obs::SetSink(nullptr);
     return;
   }
-  neve::obs::SetSink([fn, context](neve::obs::Level level, const std::string& line) { fn(static_cast<int>(level), line.c_str(), context); });
+  neve::obs::SetSink(
+      [fn, context](neve::obs::Level level, const std::string& line) { fn(static_cast<int>(level), line.c_str(), context); });
 }
 
 neve_code neve_engine_open(const neve_options* options, neve_engine** engine, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (engine == nullptr) return neve::Invalid("no place for the engine");
     *engine = nullptr;
-    if (options == nullptr || options->struct_size < sizeof(neve_options)) return neve::Invalid("the options are null or older than this library");
+    if (options == nullptr || options->struct_size < sizeof(neve_options)) {
+      return neve::Invalid("the options are null or older than this library");
+    }
     if (options->folder == nullptr && options->job == nullptr) return neve::Invalid("the options name no folder");
     if (options->tier_count != 0 && options->tiers == nullptr) return neve::Invalid("tier_count is set and tiers is null");
     if (options->on_full < 0 || options->on_full > 2) return neve::Invalid("on_full must be 0 (wait), 1 (skip) or 2 (replace)");
@@ -233,14 +219,17 @@ void neve_engine_destroy(neve_engine** engine) {
   *engine = nullptr;
 }
 
-neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_t tree_bytes, uint32_t blob_count, neve_state** state,
-                            neve_error** error) {
+neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_t tree_bytes, uint32_t blob_count,
+                            neve_state** state, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (state == nullptr) return neve::Invalid("no place for the state");
     *state = nullptr;
-    if (tensors == nullptr || tensors->struct_size < sizeof(neve_tensors)) return neve::Invalid("the tensors are null or older than this library");
+    if (tensors == nullptr || tensors->struct_size < sizeof(neve_tensors)) {
+      return neve::Invalid("the tensors are null or older than this library");
+    }
     const size_t count = tensors->count;
-    if (count != 0 && (tensors->names == nullptr || tensors->name_bytes == nullptr || tensors->dtypes == nullptr || tensors->ranks == nullptr)) {
+    if (count != 0 && (tensors->names == nullptr || tensors->name_bytes == nullptr || tensors->dtypes == nullptr ||
+                       tensors->ranks == nullptr)) {
       return neve::Invalid("names, name_bytes, dtypes and ranks are needed");
     }
     size_t dims = 0;
@@ -261,8 +250,9 @@ neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_
     }
     const neve::TensorTable table{names, dtypes, {tensors->ranks, count}, {tensors->extents, dims},
                                   {tensors->strides, tensors->strides == nullptr ? 0 : dims}};
-    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::State> described,
-                          neve::DescribeState(table, tree == nullptr ? std::string_view() : std::string_view(tree, tree_bytes), blob_count));
+    NEVE_ASSIGN_OR_RETURN(
+        std::shared_ptr<neve::State> described,
+        neve::DescribeState(table, tree == nullptr ? std::string_view() : std::string_view(tree, tree_bytes), blob_count));
     *state = new neve_state{std::move(described), count, blob_count};
     return absl::OkStatus();
   });
@@ -329,7 +319,8 @@ neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, ne
     const absl::Status first = ticket->ticket->Error();
     document["error"] = nullptr;
     if (!first.ok()) {
-      document["error"] = {{"code", static_cast<int>(first.code())}, {"message", std::string(first.message())}, {"errno", neve::ErrnoOf(first)}};
+      document["error"] = {
+          {"code", static_cast<int>(first.code())}, {"message", std::string(first.message())}, {"errno", neve::ErrnoOf(first)}};
     }
     document["places"] = ticket->ticket->Places();
     GiveString(json, error, Dump(document));
@@ -351,7 +342,7 @@ neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error*
     NEVE_ASSIGN_OR_RETURN(const std::vector<neve::SaveInfo> saves, engine->engine->Steps());
     Json document;
     auto& list = document["saves"] = Json::array();
-    for (const neve::SaveInfo& save : saves) list.push_back(SaveJson(save));
+    for (const neve::SaveInfo& save : saves) list.push_back(Json::parse(neve::ToJson(save)));
     GiveString(json, error, Dump(document));
     return absl::OkStatus();
   });
@@ -404,7 +395,7 @@ void neve_image_destroy(neve_image** image) {
 neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (image == nullptr || json == nullptr) return neve::Invalid("the image or the place for the text is null");
-    Json document = SaveJson(image->image->info());
+    Json document = Json::parse(neve::ToJson(image->image->info()));
     document["image_bytes"] = image->image->image_bytes();
     document["has_digests"] = image->image->has_digests();
     document["sources"] = image->image->Sources();
@@ -425,7 +416,9 @@ const void* neve_image_header(const neve_image* image, size_t* bytes) {
 neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (image == nullptr) return neve::Invalid("the image is null");
-    if (ranges == nullptr || ranges->struct_size < sizeof(neve_ranges)) return neve::Invalid("the ranges are null or older than this library");
+    if (ranges == nullptr || ranges->struct_size < sizeof(neve_ranges)) {
+      return neve::Invalid("the ranges are null or older than this library");
+    }
     if (ranges->count != 0 && (ranges->offsets == nullptr || ranges->bytes == nullptr || ranges->targets == nullptr)) {
       return neve::Invalid("offsets, bytes and targets are needed");
     }
@@ -472,8 +465,9 @@ neve_code neve_file_save_async(const char* path, const neve_save_request* reques
     if (ticket != nullptr) *ticket = nullptr;
     RequestView view;
     NEVE_RETURN_IF_ERROR(ToRequest(request, &view));
-    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::Ticket> given,
-                          neve::SaveFileAsync(path, view.request.state, view.request.addresses, view.request.values, view.request.blobs));
+    NEVE_ASSIGN_OR_RETURN(
+        std::shared_ptr<neve::Ticket> given,
+        neve::SaveFileAsync(path, view.request.state, view.request.addresses, view.request.values, view.request.blobs));
     if (ticket != nullptr) *ticket = new neve_ticket{std::move(given)};
     return absl::OkStatus();
   });

@@ -139,7 +139,7 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
     for (const std::string& line : tree.lines) console.Out(line + "\n");
   } else {
     console.Out(TensorTable(tensors, console));
-    if (!tree.json.is_null()) console.Out("(--tree shows the nesting with all values)\n");
+    if (!tree.json.is_null()) console.Out("(--tree shows the nesting with its values)\n");
   }
   for (const OpaqueLeaf& object : tree.objects) {
     console.Out(absl::StrFormat("object %s: a pickled %s, not opened\n", Escaped(object.path), Escaped(object.type)));

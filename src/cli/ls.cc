@@ -9,32 +9,9 @@
 namespace neve::cli {
 namespace {
 
-Json TagsJson(const Tags& tags) {
-  Json json = Json::object();
-  for (const auto& [name, value] : tags) std::visit([&, key = name](const auto& v) { json[key] = v; }, value);
-  return json;
-}
-
 Json SaveJson(const SaveInfo& save, int64_t now) {
-  Json tiers = Json::object();
-  for (const auto& [name, where] : save.tiers) {
-    tiers[name] = {{"place", where.place}, {"bytes", where.bytes}, {"complete", where.complete}};
-  }
-  Json json;
-  json["job"] = save.job;
-  json["uid"] = save.uid.known() ? Json(save.uid.ToHex()) : Json(nullptr);
-  json["step"] = save.step;
-  json["save_id"] = save.save.ToString();
-  json["world"] = save.world;
-  json["complete"] = save.complete;
-  json["missing_ranks"] = save.missing_ranks;
-  json["tiers"] = std::move(tiers);
-  json["bytes"] = save.bytes;
-  json["time"] = save.time == 0 ? Json(nullptr) : Json(save.time);
+  Json json = Json::parse(ToJson(save));
   json["age"] = save.time == 0 ? Json(nullptr) : Json(std::max<int64_t>(0, now - save.time));
-  json["tags"] = TagsJson(save.tags);
-  json["pinned"] = save.pinned;
-  json["reason"] = save.reason;
   return json;
 }
 

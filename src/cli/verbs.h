@@ -1,5 +1,5 @@
-// The verbs of the command. Each prints its answer and returns the exit code; what is in a place is found by the library
-// (neve/places.h), what is in a file by the format.
+// The verbs of the command. Each prints its answer and returns its exit code, the greatest met (ExitCodeOf); what is in a place
+// is found by the library (neve/places.h), what is in a file by the format.
 #ifndef NEVE_CLI_VERBS_H_
 #define NEVE_CLI_VERBS_H_
 
@@ -8,14 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "cli/console.h"
+#include "neve/places.h"
 
 namespace neve::cli {
-
-// 0 done; 1 data differs from its digest; 2 wrong usage; 3 not a checkpoint, or a kind that cannot be read; 4 truncated or
-// malformed; 5 could not be reached. The greatest one met is the command's.
-int ExitCodeOf(const absl::Status& status);
 
 int RunLs(Console& console, const std::vector<std::string>& places);
 

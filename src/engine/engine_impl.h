@@ -161,8 +161,6 @@ struct ImageParts {
 // Reads and verifies the header from the sources.
 absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts);
 
-SaveInfo ToSaveInfo(const catalog::Save& save, std::span<const catalog::TierListing> listings, std::span<const std::string> names);
-
 }  // namespace neve
 
 #endif  // NEVE_ENGINE_ENGINE_IMPL_H_

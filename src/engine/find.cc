@@ -8,6 +8,7 @@
 #include "base/obs/log.h"
 #include "engine/blocking.h"
 #include "engine/engine_impl.h"
+#include "engine/save_info.h"
 
 namespace neve {
 namespace {
@@ -63,13 +64,16 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
   const std::vector<catalog::TierListing> listings = ListAll(&names);
   for (size_t t = 0; t < listings.size(); ++t) {
     if (listings[t].status.ok()) continue;
-    const bool allowed = std::find(request.allow_missing.begin(), request.allow_missing.end(), names[t]) != request.allow_missing.end();
+    const bool allowed =
+        std::find(request.allow_missing.begin(), request.allow_missing.end(), names[t]) != request.allow_missing.end();
     if (!allowed) {
-      return Unavailable(absl::StrFormat("tier %s (%s) could not be listed: %s; bring it back, or allow it to be missing (allow_missing)",
-                                         names[t], listings[t].place, std::string(listings[t].status.message())),
-                         ErrnoOf(listings[t].status));
+      return Unavailable(
+          absl::StrFormat("tier %s (%s) could not be listed: %s; bring it back, or allow it to be missing (allow_missing)",
+                          names[t], listings[t].place, std::string(listings[t].status.message())),
+          ErrnoOf(listings[t].status));
     }
-    obs::Log(obs::Level::kWarning, absl::StrFormat("event=tier_missing tier=%s error=\"%s\"", names[t], std::string(listings[t].status.message())));
+    obs::Log(obs::Level::kWarning,
+             absl::StrFormat("event=tier_missing tier=%s error=\"%s\"", names[t], std::string(listings[t].status.message())));
   }
   Uid uid;
   {
@@ -91,13 +95,14 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
     std::unique_ptr<Image> image;
     if (save.complete) {
       ImageParts parts;
-      parts.info = ToSaveInfo(save, listings, names);
+      parts.info = engine::ToSaveInfo(save, listings, names);
       parts.info.job = options_.job;
       parts.info.uid = uid;
       for (const catalog::Copy& copy : save.ranks[options_.rank]) {
         if (!copy.entry.has_record || !copy.entry.has_image) continue;
         const bool is_ram = listings[static_cast<size_t>(copy.tier)].kind == TierKind::kRam;
-        std::shared_ptr<storage::Tier> tier = is_ram ? RamTier() : durable_[static_cast<size_t>(copy.tier) - (ram_.has_value() ? 1 : 0)]->tier;
+        std::shared_ptr<storage::Tier> tier =
+            is_ram ? RamTier() : durable_[static_cast<size_t>(copy.tier) - (ram_.has_value() ? 1 : 0)]->tier;
         const std::string& name = names[static_cast<size_t>(copy.tier)];
         absl::StatusOr<std::shared_ptr<storage::ImageReader>> reader = is_ram ? OwnReader(copy.entry.key) : nullptr;
         if (*reader == nullptr) {
@@ -105,10 +110,12 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
         }
         absl::Status opened = reader.status();
         if (opened.ok() && uid.known() && (*reader)->record().uid != uid) {
-          opened = Damaged(absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));
+          opened = Damaged(
+              absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));
         }
         if (opened.ok() && parts.record != nullptr &&
-            ((*reader)->record().digests != parts.record->digests || (*reader)->record().image_bytes != parts.record->image_bytes)) {
+            ((*reader)->record().digests != parts.record->digests ||
+             (*reader)->record().image_bytes != parts.record->image_bytes)) {
           opened = DataLoss("its record disagrees with the nearer copy's");
         }
         if (!opened.ok()) {
@@ -149,7 +156,8 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
         if (step_error.ok()) step_error = made.status();
       }
     }
-    obs::Log(obs::Level::kWarning, absl::StrFormat("event=save_skipped step=%d save=%s reason=\"%s\"", save.step, save.save.ToString(), reason));
+    obs::Log(obs::Level::kWarning,
+             absl::StrFormat("event=save_skipped step=%d save=%s reason=\"%s\"", save.step, save.save.ToString(), reason));
     constexpr size_t kReasonsMax = 4000;
     if (reasons.size() < kReasonsMax) reasons += "\n  " + SaveText(save) + ": " + reason;
     if (by_step && request.fallback) {

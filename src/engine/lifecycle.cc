@@ -8,6 +8,7 @@
 #include "base/obs/log.h"
 #include "engine/blocking.h"
 #include "engine/engine_impl.h"
+#include "engine/save_info.h"
 #include "nlohmann/json.hpp"
 
 namespace neve {
@@ -34,29 +35,6 @@ std::vector<catalog::TierListing> EngineImpl::ListAll(std::vector<std::string>* 
   return listings;
 }
 
-SaveInfo ToSaveInfo(const catalog::Save& save, std::span<const catalog::TierListing> listings, std::span<const std::string> names) {
-  SaveInfo info;
-  info.step = save.step;
-  info.save = save.save;
-  info.world = save.world;
-  info.complete = save.complete;
-  info.missing_ranks = save.missing_ranks;
-  info.pinned = save.pinned;
-  info.reason = save.reason;
-  for (const auto& copies : save.ranks) {
-    uint64_t bytes = 0;
-    for (const catalog::Copy& copy : copies) {
-      auto& where = info.tiers[names[static_cast<size_t>(copy.tier)]];
-      where.place = listings[static_cast<size_t>(copy.tier)].place;
-      where.bytes += copy.entry.image_bytes;
-      where.complete = save.CompleteIn(copy.tier);
-      bytes = std::max(bytes, copy.entry.image_bytes);
-    }
-    info.bytes += bytes;
-  }
-  return info;
-}
-
 absl::StatusOr<std::vector<SaveInfo>> EngineImpl::Steps() {
   NEVE_RETURN_IF_ERROR(CheckUsable());
   NEVE_RETURN_IF_ERROR(EnsureUid());
@@ -73,14 +51,15 @@ absl::StatusOr<std::vector<SaveInfo>> EngineImpl::Steps() {
   }
   const std::shared_ptr<storage::Tier> ram = RamTier();
   for (const catalog::Save& save : catalog::GroupSaves(listings)) {
-    SaveInfo info = ToSaveInfo(save, listings, names);
+    SaveInfo info = engine::ToSaveInfo(save, listings, names);
     info.job = options_.job;
     info.uid = uid;
     // Time and tags stand in the record of the nearest copy.
     for (const auto& copies : save.ranks) {
       for (const catalog::Copy& copy : copies) {
         if (info.time != 0 || !copy.entry.has_record) continue;
-        storage::Tier* tier = ram_.has_value() && copy.tier == 0 ? ram.get() : durable_[copy.tier - (ram_.has_value() ? 1 : 0)]->tier.get();
+        storage::Tier* tier =
+            ram_.has_value() && copy.tier == 0 ? ram.get() : durable_[copy.tier - (ram_.has_value() ? 1 : 0)]->tier.get();
         if (tier == nullptr) continue;
         auto reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
         if (!reader.ok()) {
@@ -106,7 +85,8 @@ absl::Status EngineImpl::SetPinned(uint64_t step, bool pinned) {
   for (auto& durable : durable_) {
     auto listing = Await<storage::Listing>([&](auto done) { durable->tier->List(done); });
     if (!listing.ok()) return listing.status();
-    const std::vector<catalog::TierListing> one = {{TierKind::kFile, durable->tier->info().place, absl::OkStatus(), *std::move(listing)}};
+    const std::vector<catalog::TierListing> one = {
+        {TierKind::kFile, durable->tier->info().place, absl::OkStatus(), *std::move(listing)}};
     for (const catalog::Save& save : catalog::GroupSaves(one)) {
       if (save.step != step || !save.complete) continue;
       NEVE_RETURN_IF_ERROR(AwaitStatus([&](auto done) { durable->tier->SetPinned(save.KeyOf(options_.rank), pinned, done); }));
@@ -114,7 +94,10 @@ absl::Status EngineImpl::SetPinned(uint64_t step, bool pinned) {
       break;   // that step's newest save
     }
   }
-  if (!found) return NotFound(absl::StrFormat("step %d has no complete save in a durable tier that could be %s", step, pinned ? "pinned" : "unpinned"));
+  if (!found) {
+    return NotFound(
+        absl::StrFormat("step %d has no complete save in a durable tier that could be %s", step, pinned ? "pinned" : "unpinned"));
+  }
   return absl::OkStatus();
 }
 
@@ -129,8 +112,10 @@ std::string EngineImpl::HealthJson() const {
     if (ram_.has_value()) tiers["ram"] = {{"place", "ram:"}, {"ok", true}, {"error", nullptr}};
     for (const auto& durable : durable_) {
       const auto error = tier_errors_.find(durable->name);
-      tiers[durable->name] = {{"place", durable->tier->info().place}, {"ok", error == tier_errors_.end()},
-                              {"error", error == tier_errors_.end() ? nlohmann::ordered_json() : nlohmann::ordered_json(error->second)}};
+      tiers[durable->name] = {
+          {"place", durable->tier->info().place},
+          {"ok", error == tier_errors_.end()},
+          {"error", error == tier_errors_.end() ? nlohmann::ordered_json() : nlohmann::ordered_json(error->second)}};
     }
   }
   const node::SlotPool* pool = ready_pool_;
@@ -182,9 +167,10 @@ void EngineImpl::PersistNewest(double deadline_s) {
       FlightEnded();
       continue;
     }
-    executor_->Post([this, tier = durable.get(), newest, kept = std::make_shared<const format::CommitRecord>(*std::move(record))] {
-      FlushOne(*tier, newest, kept, nullptr);
-    });
+    executor_->Post(
+        [this, tier = durable.get(), newest, kept = std::make_shared<const format::CommitRecord>(*std::move(record))] {
+          FlushOne(*tier, newest, kept, nullptr);
+        });
   }
   WaitIdle(deadline_s).IgnoreError();   // close reports it; after SIGTERM the grace is over
 }

@@ -7,7 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "base/os/process.h"
 
-namespace neve::engine {
+namespace neve {
+namespace engine {
 namespace {
 
 // Names of a world beyond this are not ours: a hostile name must not cost memory in proportion to the number in it.
@@ -31,17 +32,6 @@ absl::StatusOr<T> ReadNote(const std::string& path, absl::StatusOr<T> (*decode)(
 void AddDamage(FoundJob* job, const absl::Status& status) {
   job->damage = Worse(job->damage, status);
   job->damages.push_back(std::string(status.message()));
-}
-
-int Severity(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk: return 0;
-    case absl::StatusCode::kDataLoss: return 1;
-    case absl::StatusCode::kInvalidArgument: return 2;
-    case absl::StatusCode::kUnimplemented: return 3;
-    case absl::StatusCode::kOutOfRange: return 4;
-    default: return 5;
-  }
 }
 
 }  // namespace
@@ -177,6 +167,19 @@ std::vector<std::string> JobFoldersOf(const PlaceInfo& info) {
   return info.job_folders;
 }
 
-absl::Status Worse(const absl::Status& a, const absl::Status& b) { return Severity(b) > Severity(a) ? b : a; }
+absl::Status Worse(const absl::Status& a, const absl::Status& b) { return ExitCodeOf(b) > ExitCodeOf(a) ? b : a; }
 
-}  // namespace neve::engine
+}  // namespace engine
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return 0;
+    case absl::StatusCode::kDataLoss: return 1;
+    case absl::StatusCode::kInvalidArgument: return 2;
+    case absl::StatusCode::kUnimplemented: return 3;
+    case absl::StatusCode::kOutOfRange: return 4;
+    default: return 5;
+  }
+}
+
+}  // namespace neve

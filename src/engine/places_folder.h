@@ -68,7 +68,7 @@ bool LifeIsDead(const FoundJob& job, uint32_t incarnation, std::string* why);
 // Job folders of a place that is one or a root of some.
 std::vector<std::string> JobFoldersOf(const PlaceInfo& info);
 
-// The worse of two by the command's exit codes (docs/operations.md); the first one when they are equal.
+// The worse of two by ExitCodeOf; the first one when they are equal.
 absl::Status Worse(const absl::Status& a, const absl::Status& b);
 
 }  // namespace neve::engine

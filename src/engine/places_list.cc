@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "catalog/catalog.h"
 #include "engine/places_folder.h"
+#include "engine/save_info.h"
 #include "neve/places.h"
 #include "slot/slot.h"
 
@@ -162,25 +163,16 @@ class Lister {
   void Report(const std::string& job, const Uid& uid, TierKind kind, storage::Listing listing,
               const std::map<SaveId, RecordFacts>& all_facts) {
     const catalog::TierListing tier{kind, "", absl::OkStatus(), std::move(listing)};
+    const std::string name(Name(kind));
     for (const catalog::Save& save : catalog::GroupSaves(std::span(&tier, 1))) {
-      SaveInfo info;
-      info.job = job;
-      info.step = save.step;
-      info.save = save.save;
-      info.world = save.world;
-      info.complete = save.complete;
-      info.missing_ranks = save.missing_ranks;
-      info.pinned = save.pinned;
-      info.reason = save.reason;
-      for (const std::vector<catalog::Copy>& copies : save.ranks) {
-        if (!copies.empty()) info.bytes += copies.front().entry.image_bytes;
-      }
+      SaveInfo info = engine::ToSaveInfo(save, std::span(&tier, 1), std::span(&name, 1));
       const RecordFacts& facts = all_facts.at(save.save);
+      info.job = job;
       info.uid = uid.known() ? uid : facts.uid;
       info.time = facts.time;
       info.tags = facts.tags;
+      info.tiers[name].place = facts.place;
       if (!save.complete && !facts.damage.empty()) info.reason = facts.damage;
-      info.tiers[std::string(Name(kind))] = SaveInfo::Where{facts.place, info.bytes, save.CompleteIn(0)};
       report_->saves.push_back(std::move(info));
     }
   }
