@@ -11,6 +11,15 @@
 #include "format/names.h"
 
 namespace neve {
+namespace {
+
+std::string PathOf(const storage::Tier& tier, const ImageKey& key) {
+  const std::string place = tier.info().place;
+  const std::string folder = os::JoinPath(place.substr(place.find(':') + 1), format::FormatSaveName({key.step, key.save}));
+  return os::JoinPath(folder, format::FormatImageName(key.rank, key.world));
+}
+
+}  // namespace
 
 void EngineImpl::NoteError(const absl::Status& status) {
   sync::MutexLock lock(mutex_);
@@ -61,11 +70,8 @@ void EngineImpl::FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr
     }
     pool_->Release(entry);
     if (status.ok()) {
-      if (ticket != nullptr) {
-        ticket->Reached(tier.name, os::JoinPath(tier.tier->info().place.substr(tier.tier->info().place.find(':') + 1),
-                                                os::JoinPath(format::FormatSaveName({record->key.step, record->key.save}),
-                                                             format::FormatImageName(record->key.rank, record->key.world))));
-      }
+      tier.durable_newest = std::max(tier.durable_newest.value_or(SaveId{}), record->key.save);
+      if (ticket != nullptr) ticket->Reached(tier.name, PathOf(*tier.tier, record->key));
       Collect(tier);
     } else {
       metrics_->Add(obs::Metric::kSavesFailed);
@@ -191,8 +197,10 @@ void EngineImpl::CollectListed(DurableTier& tier, absl::StatusOr<storage::Listin
     }
   }
   const catalog::RetentionRule rule{tier.config.keep, tier.config.best_tag, tier.config.best_is_max, tier.config.best_count};
+  // A record that is seen may not be durable yet: nothing as new as the newest save reported durable goes.
+  const std::optional<SaveId> below = tier.durable_newest.value_or(SaveId{});
   std::vector<ImageKey> victims;
-  for (const catalog::Save* save : catalog::ToRetire(saves, 0, rule, held_->All(), best_values, std::nullopt)) {
+  for (const catalog::Save* save : catalog::ToRetire(saves, 0, rule, held_->All(), best_values, below)) {
     victims.push_back(save->KeyOf(options_.rank));
     sync::MutexLock lock(mutex_);
     tags_.erase(save->save);
@@ -241,10 +249,6 @@ absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture
     });
     targets.push_back({durable.get(), writer.ok() ? *writer : nullptr, writer.status()});
   }
-  if (targets.empty()) {
-    return Exhausted(absl::StrFormat("step %d: an image of %d bytes has no RAM slot and is due in no durable tier", request.step,
-                                     record.image_bytes));
-  }
   std::unique_ptr<std::byte[], node::Entry::Free> window(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kWindowBytes)));
   if (window == nullptr) return Exhausted("no memory for a streaming window of 32 MiB", ENOMEM);
   record.digests.resize(record.chunk_count());
@@ -272,9 +276,20 @@ absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture
     }
     if (target.status.ok()) target.status = AwaitStatus([&](auto done) { target.writer->Commit(record, done); });
     target.writer.reset();
+    {
+      sync::MutexLock lock(mutex_);
+      if (target.status.ok()) {
+        tier_errors_.erase(target.tier->name);
+      } else {
+        tier_errors_[target.tier->name] = std::string(target.status.message());
+      }
+    }
     if (target.status.ok()) {
-      ticket.Reached(target.tier->name);
-      executor_->Post([this, tier = target.tier] { Collect(*tier); });
+      ticket.Reached(target.tier->name, PathOf(*target.tier->tier, record.key));
+      executor_->Post([this, tier = target.tier, save = record.key.save] {
+        tier->durable_newest = std::max(tier->durable_newest.value_or(SaveId{}), save);
+        Collect(*tier);
+      });
     } else {
       ticket.Failed(target.tier->name, target.status);
       NoteError(target.status);

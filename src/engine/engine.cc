@@ -170,6 +170,16 @@ absl::Status EngineImpl::BeginLife() {
   }
   std::vector<std::string> names;
   const std::vector<catalog::TierListing> listings = ListAll(&names);
+  for (size_t t = 0; t < listings.size(); ++t) {
+    if (listings[t].status.ok()) continue;
+    // The number of this life follows from what every tier lists: without one of them it might be one that is taken, and an
+    // older save would look newer than this life's. Tried again at the next save.
+    {
+      sync::MutexLock lock(mutex_);
+      tier_errors_[names[t]] = std::string(listings[t].status.message());
+    }
+    return Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
+  }
   uint32_t incarnation = 1 + catalog::GreatestIncarnation(listings);
   const bool fixed = options_.incarnation.has_value();
   if (fixed) incarnation = *options_.incarnation;
@@ -187,6 +197,10 @@ absl::Status EngineImpl::BeginLife() {
     }
   }
   incarnation_ = incarnation;
+  {
+    sync::MutexLock lock(mutex_);
+    tier_errors_.clear();
+  }
   node::SlotPool::Options pool;
   pool.shared = ram_.has_value();
   pool.uid = uid;
@@ -364,15 +378,25 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   {
     sync::MutexLock state_lock(mutex_);
     tags_[save] = request.tags;
+    streaming_.clear();
   }
   const capture::CaptureInput input{request.addresses, request.values, request.blobs};
   if (!entry.ok()) {
+    if (due == std::vector<std::string>{"ram"}) {   // nowhere else to go
+      NoteError(entry.status());
+      ticket->FailRest(entry.status());
+      return std::static_pointer_cast<Ticket>(ticket);
+    }
     // Not even one slot fits: straight to the durable tiers, in bounded private memory.
     if (!streaming_told_) {
       obs::Log(obs::Level::kWarning, absl::StrFormat("event=streaming reason=\"%s\"", std::string(entry.status().message())));
       streaming_told_ = true;
     }
-    ticket->Failed("ram", entry.status());
+    {
+      sync::MutexLock state_lock(mutex_);
+      streaming_ = std::string(entry.status().message());
+    }
+    ticket->Skipped("ram", entry.status());
     if (absl::Status streamed = StreamToTiers(request, *plan, std::move(*record), due, *ticket); !streamed.ok()) {
       NoteError(streamed);
       ticket->FailRest(std::move(streamed));

@@ -75,6 +75,7 @@ class EngineImpl : public Engine {
     std::unique_ptr<flush::TierFlush> flush;       // used on executor_ only
     bool claimed = false;                          // job.json and the life are there; executor_ and init only
     bool collecting = false, collect_again = false;   // retention; executor_ only
+    std::optional<SaveId> durable_newest;          // reported durable here by this life; executor_ only
   };
   explicit EngineImpl(EngineOptions options);
 
@@ -137,6 +138,7 @@ class EngineImpl : public Engine {
   absl::Status first_error_ NEVE_GUARDED_BY(mutex_);
   std::map<SaveId, std::set<std::string>> committed_ NEVE_GUARDED_BY(mutex_);   // of saves still in the pool
   std::map<SaveId, Tags> tags_ NEVE_GUARDED_BY(mutex_);                         // of this life, for best=
+  std::string streaming_ NEVE_GUARDED_BY(mutex_);   // why the newest save lay in no slot, for health
   std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
 
   std::shared_ptr<node::SlotPool> pool_;           // made by BeginLife; images that read its slots keep it

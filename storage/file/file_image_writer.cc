@@ -213,7 +213,12 @@ absl::StatusOr<std::shared_ptr<ImageWriter>> BeginFileImage(const std::shared_pt
   draft->key = key;
   draft->image_bytes = image_bytes;
   draft->path = core->folder.ImagePath(key);
-  NEVE_RETURN_IF_ERROR(os::Unlink(draft->path));  // a leftover without a record
+  if (os::Exists(core->folder.SaveFolder(key))) {
+    // A leftover without a record. A record that was taken back must be gone for good before its image's name is used again, else
+    // power loss could bring it back beside bytes that are not its own.
+    NEVE_RETURN_IF_ERROR(os::Unlink(draft->path));
+    NEVE_RETURN_IF_ERROR(os::FsyncDirectory(core->folder.SaveFolder(key)));
+  }
 
   const uint64_t room = RoundUpToBlock(image_bytes);
   absl::StatusOr<std::shared_ptr<ImageFile>> file = CreateImageFile(*core, key, room, draft->path);
