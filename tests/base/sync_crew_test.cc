@@ -18,6 +18,7 @@
 
 #include "base/sync/crew.h"
 #include "base/sync/usable_cores.h"
+#include "tests/base/forked_child.h"
 
 namespace {
 // Allocations of the whole test binary, counted for the promise that Run makes none.
@@ -35,19 +36,6 @@ __attribute__((noinline)) void operator delete(void* memory, std::size_t) noexce
 
 namespace neve::sync {
 namespace {
-
-// Runs in a forked child and says whether it ended well; one that hangs is killed by its own alarm.
-template <typename Body>
-bool EndsWellInAChild(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGALRM, SIG_DFL);
-    ::alarm(60);
-    ::_exit(body() ? 0 : 1);
-  }
-  int status = 0;
-  return ::waitpid(child, &status, 0) == child && status == 0;
-}
 
 TEST(Crew, EachPartRunsOnce) {
   const auto crew = Crew::Create(3);

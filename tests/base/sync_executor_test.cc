@@ -20,23 +20,12 @@
 #include "base/sync/executor.h"
 #include "base/sync/notification.h"
 #include "base/sync/seeded_random.h"
+#include "tests/base/forked_child.h"
 
 namespace neve::sync {
 namespace {
 
 using ::testing::ElementsAre;
-
-template <typename Body>
-bool EndsWellInAChild(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGALRM, SIG_DFL);
-    ::alarm(60);
-    ::_exit(body() ? 0 : 1);
-  }
-  int status = 0;
-  return ::waitpid(child, &status, 0) == child && status == 0;
-}
 
 // Holds an executor's thread inside a task until it is let go.
 class Blocker {

@@ -49,6 +49,14 @@ void ExpectImage(const State& state, const CapturePlan& plan, const Captured& ca
 
 class CaptureTest : public ::testing::Test {
  protected:
+  // Captures the state whole: its image and its digests are as they should be.
+  void CaptureAndCheck(const State& state, uint64_t chunk_bytes = kChunk) {
+    const CapturePlan plan(state.layout(), chunk_bytes);
+    Captured captured(plan);
+    ASSERT_EQ(plan.Run(state.input(), captured.image.span(), captured.digests, *crew_), absl::OkStatus());
+    ExpectImage(state, plan, captured);
+  }
+
   std::unique_ptr<sync::Crew> crew_ = sync::Crew::Create(1);
 };
 
@@ -60,10 +68,7 @@ TEST_F(CaptureTest, ImageAndDigestsEqualANaiveConstruction) {
     SCOPED_TRACE("round " + std::to_string(round));
     const std::unique_ptr<State> state = RandomState(random);
     ASSERT_FALSE(HasFatalFailure());
-    const CapturePlan plan(state->layout(), kChunk);
-    Captured captured(plan);
-    ASSERT_EQ(plan.Run(state->input(), captured.image.span(), captured.digests, *crew_), absl::OkStatus());
-    ExpectImage(*state, plan, captured);
+    CaptureAndCheck(*state);
     if (HasFailure()) return;
   }
 }
@@ -82,10 +87,7 @@ TEST_F(CaptureTest, ChunksMayCutElements) {
     state.AddBlob("névé");
     state.Build();
     ASSERT_FALSE(HasFatalFailure());
-    const CapturePlan plan(state.layout(), chunk);
-    Captured captured(plan);
-    ASSERT_EQ(plan.Run(state.input(), captured.image.span(), captured.digests, *crew_), absl::OkStatus());
-    ExpectImage(state, plan, captured);
+    CaptureAndCheck(state, chunk);
   }
 }
 
@@ -136,10 +138,7 @@ TEST_F(CaptureTest, AStateOfNothingIsAHeader) {
   State state(0);
   state.Build();
   ASSERT_FALSE(HasFatalFailure());
-  const CapturePlan plan(state.layout(), kChunk);
-  Captured captured(plan);
-  ASSERT_EQ(plan.Run(state.input(), captured.image.span(), captured.digests, *crew_), absl::OkStatus());
-  ExpectImage(state, plan, captured);
+  CaptureAndCheck(state);
 }
 
 TEST_F(CaptureTest, BlobsOfAnyLengthFillTheirCapacityWithZeros) {
@@ -149,10 +148,7 @@ TEST_F(CaptureTest, BlobsOfAnyLengthFillTheirCapacityWithZeros) {
   state.AddBlob(std::string(100'000, 'y'));
   state.Build();
   ASSERT_FALSE(HasFatalFailure());
-  const CapturePlan plan(state.layout(), kChunk);
-  Captured captured(plan);
-  ASSERT_EQ(plan.Run(state.input(), captured.image.span(), captured.digests, *crew_), absl::OkStatus());
-  ExpectImage(state, plan, captured);
+  CaptureAndCheck(state);
 }
 
 TEST_F(CaptureTest, ASY_01_ChangesAfterRunAreNotSeen) {

@@ -33,6 +33,11 @@ class SparesTest : public FileTierTest {
     ASSERT_EQ(Save(*tier_, Image(1)), absl::OkStatus());
   }
   std::vector<std::string> SpareNames() { return NamesIn(folder() + "/.spare"); }
+  static void ExpectHolds(int fd, const TestImage& image) {
+    std::vector<std::byte> bytes(image.record.image_bytes);
+    ASSERT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    EXPECT_TRUE(std::ranges::equal(bytes, image.bytes.span()));
+  }
 
   std::unique_ptr<storage::Tier> tier_;
 };
@@ -90,10 +95,7 @@ TEST_F(SparesTest, FileThatSomebodyHoldsIsUnlinkedAndKeepsItsBytes) {
   ASSERT_EQ(Retire(*tier_, KeyOf(1)), absl::OkStatus());
   EXPECT_TRUE(SpareNames().empty());
   ASSERT_EQ(Save(*tier_, Image(2)), absl::OkStatus());
-  const TestImage image = Image(1);
-  std::vector<std::byte> bytes(image.record.image_bytes);
-  ASSERT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  EXPECT_TRUE(std::ranges::equal(bytes, image.bytes.span()));
+  ExpectHolds(fd, Image(1));
   ::close(fd);
 }
 
@@ -124,10 +126,7 @@ TEST_F(SparesTest, SpareThatSomebodyOpenedMeanwhileIsNotUsed) {
   const int fd = ::open((folder() + "/.spare/0-0").c_str(), O_RDONLY);
   ASSERT_NE(fd, -1);
   ASSERT_EQ(Save(*tier_, Image(2)), absl::OkStatus());
-  const TestImage image = Image(1);
-  std::vector<std::byte> bytes(image.record.image_bytes);
-  ASSERT_EQ(::pread(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  EXPECT_TRUE(std::ranges::equal(bytes, image.bytes.span()));
+  ExpectHolds(fd, Image(1));
   ::close(fd);
   EXPECT_EQ(OpenAndVerify(*tier_, KeyOf(2)), absl::OkStatus());
   EXPECT_TRUE(SpareNames().empty());
