@@ -108,6 +108,7 @@ std::string EngineImpl::HealthJson() const {
     health["closed"] = closed_;
     health["in_flight"] = in_flight_;
     health["error"] = first_error_.ok() ? nlohmann::ordered_json() : nlohmann::ordered_json(std::string(first_error_.message()));
+    health["streaming"] = streaming_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(streaming_);
     auto& tiers = health["tiers"] = nlohmann::ordered_json::object();
     if (ram_.has_value()) tiers["ram"] = {{"place", "ram:"}, {"ok", true}, {"error", nullptr}};
     for (const auto& durable : durable_) {
@@ -140,7 +141,6 @@ absl::Status EngineImpl::WaitIdle(double deadline_s) {
 void EngineImpl::PersistNewest(double deadline_s) {
   node::SlotPool* pool = ready_pool_;
   if (pool == nullptr) return;
-  for (auto& durable : durable_) executor_->Post([&durable] { durable->flush->Retry(); });
   // What is in flight may be just that save: its outcome decides what is owed.
   absl::Status idle = WaitIdle(deadline_s);
   if (!idle.ok()) {

@@ -111,6 +111,19 @@ void TicketImpl::Failed(const std::string& stage, absl::Status status) {
   Announce();
 }
 
+void TicketImpl::Skipped(const std::string& stage, absl::Status status) {
+  {
+    sync::MutexLock lock(mutex_);
+    StageEntry* entry = FindLocked(stage);
+    if (entry == nullptr || entry->state != StageState::kPending) return;
+    entry->state = StageState::kSkipped;
+    entry->status = std::move(status);
+    DeriveLocked();
+    changed_.NotifyAll();
+  }
+  Announce();
+}
+
 void TicketImpl::FailRest(absl::Status status) {
   {
     sync::MutexLock lock(mutex_);

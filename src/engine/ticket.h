@@ -28,6 +28,7 @@ class TicketImpl : public Ticket {
   // Each stage is set once; "done" and "complete" follow from the others.
   void Reached(const std::string& stage, const std::string& place = "");
   void Failed(const std::string& stage, absl::Status status);
+  void Skipped(const std::string& stage, absl::Status status);   // no failure of the save: `wait` for it gives `status`
   void FailRest(absl::Status status);    // every stage still pending
   void SkipAll(absl::Status status);     // the save never happened: `wait` gives `status`
 

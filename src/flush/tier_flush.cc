@@ -88,10 +88,6 @@ bool TierFlush::Cancel(const ImageKey& key, absl::Status status) {
   return false;
 }
 
-void TierFlush::Retry() {
-  if (!active_ && !queue_.empty()) StartNext();
-}
-
 void TierFlush::StartNext() {
   if (queue_.empty()) return;
   job_ = std::move(queue_.front());
@@ -243,8 +239,10 @@ void TierFlush::AttemptFailed(absl::Status status, bool retryable) {
     return;
   }
   degraded_ = true;
-  // The newest captured save keeps its claim: it waits here for the next Enqueue or Retry. Older ones lapse.
+  // The newest captured save keeps its claim and is tried once more, at once; older ones lapse. None is left waiting for an event
+  // that may never come: every ticket is answered.
   Job failed = std::move(job_);
+  job_ = Job{};
   active_ = false;
   if (queue_.empty()) {
     obs::Log(obs::Level::kError, absl::StrFormat("event=tier_degraded place=\"%s\" error=\"%s\"", tier_.info().place,
@@ -255,8 +253,11 @@ void TierFlush::AttemptFailed(absl::Status status, bool retryable) {
   std::deque<Job> lapsed;
   lapsed.swap(queue_);
   if (newest.record != nullptr) queue_.push_back(std::move(newest));
+  const auto inbox = inbox_;
   failed.done(status);
   for (Job& job : lapsed) job.done(Annotate(status, "lapsed for a newer save"));
+  if (!inbox->open()) return;   // a done may have destroyed this
+  if (!active_ && !queue_.empty()) StartNext();
 }
 
 void TierFlush::FinishActive(absl::Status status) {
@@ -273,7 +274,7 @@ void TierFlush::FinishActive(absl::Status status) {
   const auto inbox = inbox_;
   job.done(std::move(status));
   if (!inbox->open()) return;   // done may have destroyed this
-  if (!active_ && !queue_.empty() && !degraded_) StartNext();
+  if (!active_ && !queue_.empty()) StartNext();
 }
 
 }  // namespace neve::flush

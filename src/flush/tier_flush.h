@@ -1,6 +1,6 @@
 // TierFlush: carries captured images into one durable tier, one after another, oldest first.
 //
-// A state machine: its events are Enqueue, Cancel, Retry and completions of the tier (posted to the executor), its only clock
+// A state machine: its events are Enqueue, Cancel and completions of the tier (posted to the executor), its only clock
 // is the executor's. All calls are made on the executor's thread.
 //
 // Invariants
@@ -10,8 +10,8 @@
 //   - A commit that failed but left its record is taken back before the image is written again: OK means durable.
 //   - The record is committed only after every piece completed with OK, and only if `may_commit` says so.
 //   - A failing image is tried again with growing pauses until `timeout` has passed since its first failure. Then the tier is
-//     degraded: that job fails, queued ones but the newest lapse with the same error, and the newest is tried once more at
-//     each Enqueue or Retry. A success ends the degradation.
+//     degraded: that job fails, queued ones but the newest lapse with the same error, and the newest is tried at once, like any
+//     later one: once each. A success ends the degradation. No job waits for another event: each is answered.
 #ifndef NEVE_FLUSH_TIER_FLUSH_H_
 #define NEVE_FLUSH_TIER_FLUSH_H_
 
@@ -56,8 +56,6 @@ class TierFlush {
   void Enqueue(Job job);
   // Drops a job that has not begun; its done gets `status`. False when it is in flight, or not here.
   bool Cancel(const ImageKey& key, absl::Status status);
-  // Tries the kept job of a degraded tier now (close, drain).
-  void Retry();
   bool Idle() const { return !active_ && queue_.empty(); }
   bool degraded() const { return degraded_; }
   const absl::Status& last_error() const { return last_error_; }

@@ -48,13 +48,11 @@ std::string OneRankHistory::Run() {
   const uint64_t events = 40 + Below(120);
   for (uint64_t event = 0; event < events && failure_.empty(); ++event) {
     const uint64_t dice = Below(100);
-    if (dice < 45) {
+    if (dice < 49) {
       RunTasks(Below(60));
-    } else if (dice < 80) {
+    } else if (dice < 84) {
       ++step_;
       Save(Stop::kNone);
-    } else if (dice < 84) {
-      flush_->Retry();
     } else if (dice < 90) {
       faults_.on = !faults_.on;
     } else {
@@ -372,8 +370,6 @@ void OneRankHistory::CollectListed(absl::StatusOr<storage::Listing> listing) {
 // The faults end: everything that was asked for comes to an end too, and one more save reaches the disk.
 void OneRankHistory::Quiesce() {
   faults_.on = false;
-  executor_->RunUntilIdle();
-  flush_->Retry();
   executor_->RunUntilIdle();
   step_ += every_ - step_ % every_;
   Save(Stop::kNone);
