@@ -109,7 +109,8 @@ def package(tmp_path_factory) -> Path:
                            capture_output=True)
     if index.returncode != 0:
         pytest.skip("no Python package index can be reached")
-    run(venv / "bin/python", "-m", "pip", "install", "-q", "--config-settings=cmake.define.NEVE_WERROR=ON", ROOT)   # as the release build: cached
+    werror = "--config-settings=cmake.define.NEVE_WERROR=ON"   # as the release build has it, so that its objects are in the cache
+    run(venv / "bin/python", "-m", "pip", "install", "-q", werror, ROOT)
     return venv
 
 
