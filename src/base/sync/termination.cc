@@ -80,10 +80,9 @@ void WaitAndFinish() {
     watchers.running = 0;
     watchers.changed.NotifyAll();
   }
-  siginfo_t info = {};
-  info.si_signo = SIGTERM;
-  info.si_pid = ::getpid();
-  RunEarlier(&info, nullptr);
+  // Sent anew rather than calling the earlier handler here: it may want the thread that signals go to, and a call that blocks
+  // there interrupted. An interpreter's handler only sets a flag, which its main thread would not look at until that call ends.
+  ::kill(::getpid(), SIGTERM);
 }
 
 void InstallLocked(Watchers& watchers) NEVE_REQUIRES(watchers.mutex) {
@@ -98,8 +97,12 @@ void InstallLocked(Watchers& watchers) NEVE_REQUIRES(watchers.mutex) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   struct sigaction ours = {};
   ours.sa_sigaction = Handler;
-  ours.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-  ::sigaction(SIGTERM, &ours, &earlier_action);
+  ::sigaction(SIGTERM, nullptr, &earlier_action);
+  // Whether calls go on after the signal is the earlier handler's choice.
+  const bool function = (earlier_action.sa_flags & SA_SIGINFO) != 0 ||
+                        (earlier_action.sa_handler != SIG_DFL && earlier_action.sa_handler != SIG_IGN);
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (function ? earlier_action.sa_flags & SA_RESTART : SA_RESTART);
+  ::sigaction(SIGTERM, &ours, nullptr);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // SIGTERM with a grace period: the first signal lets the watchers finish what they promised, then the handler that was there
 // before runs.
 //
-// Steps: the C handler only counts and writes an eventfd; one thread runs the watchers one after another; then the earlier
-// handler is called on that thread (a function), or the default action is restored and the signal raised again. A second signal
-// goes to the earlier handler at once. A forked child's signals go to it directly: the child has no thread of ours.
+// Steps: the C handler only counts and writes an eventfd; one thread runs the watchers one after another, then sends the signal
+// again. A second signal, that one or another's, goes to the earlier handler at once: a function is called, the default action is
+// restored and raised. A forked child's signals go to it directly: the child has no thread of ours.
 //
 // Invariants
 //   - One handler per process, installed by the first watcher, left in place after the last (another may have been put on top).
