@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "base/obs/log.h"
 
+#include <atomic>
 #include <utility>
 
 #include "base/os/thread.h"
@@ -27,7 +28,9 @@ absl::StatusOr<std::shared_ptr<IoLoop>> IoLoop::Start(const ring::Options& optio
     absl::StatusOr<std::unique_ptr<ring::Ring>> ring = ring::Ring::Create(options, &reason);
     status = ring.status();
     if (ring.ok() && !reason.empty()) {
-      obs::Log(obs::Level::kWarning,
+      // Whatever forbids it does so for the whole process: one warning, however many tiers are opened.
+      static std::atomic<bool> told{false};
+      obs::Log(told.exchange(true) ? obs::Level::kDebug : obs::Level::kWarning,
                absl::StrFormat("event=io_uring_unavailable engine=%s reason=\"%s\"", std::string((*ring)->engine()), reason));
     }
     if (ring.ok()) loop->ring_ = std::move(*ring);
