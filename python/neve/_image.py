@@ -172,7 +172,7 @@ def _shape(numbers: Any) -> Shape:
 
 
 def _is_hidden(name: str) -> bool:
-    return name[:5] == "neve." and name[:10] in ("neve.blob.", "neve.base.") and name[10:].isdigit()
+    return name[:5] == "neve." and name[:10] in ("neve.blob.", "neve.base.") and name[10:].isdigit() and name.isascii()
 
 
 def touched_shape(shape: Shape, strides: Shape) -> Shape:

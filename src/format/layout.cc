@@ -9,6 +9,17 @@
 #include "format/json_text.h"
 
 namespace neve::format {
+namespace {
+
+bool IsNumbered(std::string_view name, std::string_view prefix) {
+  return name.size() > prefix.size() && name.starts_with(prefix) &&
+         name.find_first_not_of("0123456789", prefix.size()) == std::string_view::npos;
+}
+
+}  // namespace
+
+bool IsBlobName(std::string_view name) { return IsNumbered(name, kBlobPrefix); }
+bool IsBaseName(std::string_view name) { return IsNumbered(name, kBasePrefix); }
 
 Capacities GrowCapacities(const Capacities& now, uint64_t values_bytes, std::span<const uint64_t> blob_bytes) {
   const auto grow = [](uint64_t have, uint64_t need) {

@@ -64,6 +64,12 @@ Capacities GrowCapacities(const Capacities& now, uint64_t values_bytes, std::spa
 // A blob tensor holds 8 bytes little-endian payload length, then the payload, then zeros to its capacity.
 inline constexpr uint64_t kBlobPrefixBytes = 8;
 
+// Names of entries that are no tensors of the user: these, followed by a number and nothing else. "neve.blob.0~#2" is the user's.
+inline constexpr std::string_view kBlobPrefix = "neve.blob.", kBasePrefix = "neve.base.";
+bool IsBlobName(std::string_view name);
+bool IsBaseName(std::string_view name);
+inline bool IsHiddenName(std::string_view name) { return IsBlobName(name) || IsBaseName(name); }
+
 // Where one stored range of the image comes from.
 struct StoredTensor {
   enum class Source : uint8_t { kTensor, kBlob, kBase };

@@ -23,7 +23,6 @@ using tensor::Density;
 constexpr uint64_t kImageBytesMax = uint64_t{1} << 62;
 constexpr int kTreeDepthMax = 1000;
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
-constexpr std::string_view kBlobPrefix = "neve.blob.", kBasePrefix = "neve.base.";
 
 struct Facts {
   Density density;
@@ -87,7 +86,7 @@ class LayoutBuilder {
   }
 
   absl::Status CheckTensor(const TensorSpec& spec, const void* address) {
-    if (spec.name == "__metadata__" || spec.name.starts_with(kBlobPrefix) || spec.name.starts_with(kBasePrefix)) {
+    if (spec.name == "__metadata__" || IsHiddenName(spec.name)) {
       return Invalid("the name is reserved; escape it");
     }
     if (!codec::IsValidUtf8(spec.name)) return Invalid("the name is not valid UTF-8");

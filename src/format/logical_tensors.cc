@@ -18,9 +18,6 @@ constexpr uint64_t kTreeVersion = 1;
 constexpr int kTreeDepthMax = 1024;
 constexpr uint32_t kNotLogical = UINT32_MAX;
 
-bool IsBase(std::string_view name) { return name.starts_with("neve.base."); }
-bool IsHidden(std::string_view name) { return IsBase(name) || name.starts_with("neve.blob."); }
-
 bool ReadDims(JsonReader& in, tensor::Dims* dims) {
   if (!in.EnterArray()) return false;
   while (in.NextElement()) {
@@ -71,7 +68,7 @@ class TreeReader {
     logical_of_.assign(header_.tensors.size(), kNotLogical);
     for (size_t i = 0; i < header_.tensors.size(); ++i) {
       const HeaderTensor& stored = header_.tensors[i];
-      if (hide && IsHidden(stored.name)) continue;
+      if (hide && IsHiddenName(stored.name)) continue;
       logical_of_[i] = static_cast<uint32_t>(own_.size());
       LogicalTensor tensor{stored.name, stored.dtype, stored.shape, {}, stored.name};
       if (stored.dtype == DType::kF4E2M1x2) tensor.shape.back() /= 2;   // the header counts values; it is even
@@ -204,7 +201,7 @@ class TreeReader {
         return Damaged(absl::StrFormat("%s: alias %s: %s", kTreeKey, Quoted(alias.name), what));
       };
       const HeaderTensor* base = FindStored(alias.stored);
-      if (base == nullptr || (IsHidden(base->name) && !IsBase(base->name))) {
+      if (base == nullptr || IsBlobName(base->name)) {
         return damaged(absl::StrFormat("its base %s is not in the header", Quoted(alias.stored)));
       }
       if (const absl::StatusOr<tensor::Density> density = tensor::Classify(alias.shape, alias.strides); !density.ok()) {

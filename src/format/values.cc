@@ -11,7 +11,6 @@
 namespace neve::format {
 namespace {
 
-constexpr int kDepthMax = 256;
 constexpr size_t kValuesMax = 1'000'000;
 
 }  // namespace
@@ -114,7 +113,7 @@ bool ValuesReader::ReadOpen(std::string_view open, Value::Kind kind, Value* valu
 bool ValuesReader::Read(Value* value, int depth) {
   using Kind = Value::Kind;
   if (position_ >= text_.size()) return Fail("a value is missing");
-  if (depth > kDepthMax) return Fail(absl::StrFormat("nested more than %d deep", kDepthMax));
+  if (depth > kValuesDepthMax) return Fail(absl::StrFormat("nested more than %d deep", kValuesDepthMax));
   if (left_-- == 0) return Fail("more values than are decoded at once");
   std::string_view body;
   const char tag = text_[position_];
@@ -162,7 +161,7 @@ bool ValuesReader::Read(Value* value, int depth) {
       return ReadBase64(&value->text);
     case 'N':
       value->kind = Kind::kNumpyScalar;
-      if (!ReadQuoted(&value->text) || !Read(&value->items.emplace_back(), depth + 1)) return false;
+      if (!ReadQuoted(&value->text) || !Read(&value->items.emplace_back(), depth)) return false;
       return value->items[0].kind == Kind::kBytes || Fail("a numpy scalar without its bytes");
     case 'T': value->kind = Kind::kTorchDType; return ReadQuoted(&value->text);
     case 'D': value->kind = Kind::kTorchDevice; return ReadQuoted(&value->text);

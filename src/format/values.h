@@ -13,6 +13,9 @@
 
 namespace neve::format {
 
+// Containers, and the content of a typed object, nest at most so deep; a save that would go deeper is refused.
+inline constexpr int kValuesDepthMax = 128;
+
 struct Value {
   enum class Kind : uint8_t {
     kNone, kBool, kInteger, kFloat, kComplex, kText, kBytes, kByteArray, kList, kTuple, kDict, kOrderedDict, kSet, kFrozenSet,
@@ -26,7 +29,7 @@ struct Value {
   std::vector<Value> items;    // members; dicts: key, value, key, value; numpy scalar: its bytes; typed: one
 };
 
-// Reads values one after another. The first failure (Damaged, with the byte) sticks. Bounded: containers nest at most 256 deep,
+// Reads values one after another. The first failure (Damaged, with the byte) sticks. Bounded: containers nest at most kValuesDepthMax deep,
 // and one Next makes at most a million Values.
 class ValuesReader {
  public:

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "format/commit_record.h"
 #include "format/format_fixtures.h"
+#include "format/values.h"
 
 namespace neve::format {
 namespace {
@@ -120,6 +121,7 @@ TEST(FormatPageTest, TheConstantsAreThoseOfTheCode) {
                                                                                  {"kHeaderBytesMax", kHeaderBytesMax},
                                                                                  {"kValuesBytesMin", kValuesBytesMin},
                                                                                  {"kBlobPrefixBytes", kBlobPrefixBytes},
+                                                                                 {"kValuesDepthMax", kValuesDepthMax},
                                                                                  {"kDefaultChunkBytes", kDefaultChunkBytes},
                                                                                  {"kChunkBytesMin", kChunkBytesMin},
                                                                                  {"kChunkBytesMax", kChunkBytesMax},

@@ -282,8 +282,15 @@ TEST(LayoutTest, RepeatedNamesAreRefusedWithBothTensors) {
 }
 
 TEST(LayoutTest, ReservedNamesAreRefused) {
-  for (const char* name : {"__metadata__", "neve.blob.0", "neve.base.7"}) {
+  for (const char* name : {"__metadata__", "neve.blob.0", "neve.base.7", "neve.blob.123456789012345678901"}) {
     EXPECT_THAT(Message(Refusal(State().Add(name, DType::kU8, {1}, {}, 1))), HasSubstr("reserved")) << name;
+  }
+}
+
+TEST(LayoutTest, OnlyNumberedNamesAreReserved) {
+  for (const char* name : {"neve.blob.0~#2", "neve.blob.", "neve.base.x", "neve.base.1.w", "neve.blob"}) {
+    EXPECT_TRUE(State().Add(name, DType::kU8, {1}, {}, 1).Build() != nullptr) << name;
+    EXPECT_FALSE(IsHiddenName(name)) << name;
   }
 }
 

@@ -162,5 +162,15 @@ TEST(ValuesTest, NoRandomTextMakesTheReaderFall) {
   }
 }
 
+TEST(ValuesTest, WhatPythonMayWriteIsReadAtTheVeryLimit) {
+  const auto nested = [](int depth, const std::string& innermost) {
+    return std::string(depth, '[') + innermost + std::string(depth, ']');
+  };
+  for (const char* innermost : {"i1;", "[]", "N'<f4'yAACAPw;"}) {
+    EXPECT_TRUE(ValuesReader(nested(kValuesDepthMax, innermost)).Next().ok()) << innermost;
+  }
+  EXPECT_THAT(Refused(nested(kValuesDepthMax + 1, "i1;")), HasSubstr("nested more than 128 deep"));
+}
+
 }  // namespace
 }  // namespace neve::format
