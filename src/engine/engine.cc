@@ -97,7 +97,8 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
     }
   }
   engine->executor_ = sync::ThreadExecutor::Create({.name = "neve-node"});
-  engine->slot_executor_ = sync::ThreadExecutor::Create({.name = "neve-slots"});
+  // At normal priority: a save may be waiting for the slot that is being made.
+  engine->slot_executor_ = sync::ThreadExecutor::Create({.name = "neve-slots", .background = false});
   if (engine->executor_ == nullptr || engine->slot_executor_ == nullptr) {
     return Exhausted("no thread could be started for the engine: raise the limit of processes (ulimit -u, pids cgroup)", EAGAIN);
   }
