@@ -28,7 +28,7 @@ class OwnSlotReader : public storage::ImageReader {
       done(Damaged(absl::StrFormat("a read of %d bytes at %d of an image of %d", target.size(), offset, image.size())));
       return;
     }
-    std::memcpy(target.data(), image.data() + offset, target.size());
+    if (!target.empty()) std::memcpy(target.data(), image.data() + offset, target.size());
     done(absl::OkStatus());
   }
   std::span<const std::byte> Mapped() const override { return entry_->image().first(record_.image_bytes); }

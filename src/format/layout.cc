@@ -48,7 +48,7 @@ absl::Status Layout::WriteHeader(std::string_view values, std::span<std::byte> t
                                    static_cast<unsigned char>(*bad)));
   }
   std::memcpy(target.data(), header_.data(), header_.size());
-  std::memcpy(target.data() + values_offset_, values.data(), values.size());
+  if (!values.empty()) std::memcpy(target.data() + values_offset_, values.data(), values.size());
   return absl::OkStatus();
 }
 
