@@ -337,9 +337,22 @@ absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request
     if (entry != nullptr) return entry;
   }
   const sync::Nanos begin = executor_->Now();
-  NEVE_ASSIGN_OR_RETURN(entry, pool_->Acquire(image_bytes, request.slot_timeout_s));
+  // A slow tier is waited for; one that fails does not hold training up: what it fails to write is given up for this save.
+  constexpr double kSlice = 0.1;
+  double left = request.slot_timeout_s;
+  absl::StatusOr<node::Entry*> acquired;
+  do {
+    acquired = pool_->Acquire(image_bytes, left < 0 ? kSlice : std::min(left, kSlice));
+    if (acquired.ok() || !absl::IsDeadlineExceeded(acquired.status())) break;
+    bool given_up = false;
+    executor_->Run([&] {
+      for (auto& durable : durable_) given_up |= durable->flush->GiveUp();
+    });
+    if (given_up) acquired = pool_->Acquire(image_bytes, 0);
+    if (left >= 0) left = std::max(0.0, left - kSlice);
+  } while (!acquired.ok() && absl::IsDeadlineExceeded(acquired.status()) && left != 0);
   metrics_->Add(obs::Metric::kSlotWaitNanos, static_cast<uint64_t>(executor_->Now() - begin));
-  return entry;
+  return acquired;
 }
 
 absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& request) {

@@ -238,6 +238,17 @@ void TierFlush::AttemptFailed(absl::Status status, bool retryable) {
     FinishActive(std::move(status));
     return;
   }
+  Degrade(std::move(status));
+}
+
+bool TierFlush::GiveUp() {
+  if (!active_ || attempt_ != nullptr || first_failure_ < 0) return false;   // nothing failing, or a try is under way
+  if (executor_.Now() - first_failure_ < policy_.patience) return false;
+  Degrade(last_error_);
+  return true;
+}
+
+void TierFlush::Degrade(absl::Status status) {
   degraded_ = true;
   // The newest captured save keeps its claim and is tried once more, at once; older ones lapse. None is left waiting for an event
   // that may never come: every ticket is answered.

@@ -1,6 +1,6 @@
 // TierFlush: carries captured images into one durable tier, one after another, oldest first.
 //
-// A state machine: its events are Enqueue, Cancel and completions of the tier (posted to the executor), its only clock
+// A state machine: its events are Enqueue, Cancel, GiveUp and completions of the tier (posted to the executor), its only clock
 // is the executor's. All calls are made on the executor's thread.
 //
 // Invariants
@@ -36,6 +36,7 @@ struct Policy {
   uint64_t piece_bytes = kDefaultChunkBytes;
   uint64_t rate_bytes_per_s = 0;                 // 0: no cap
   sync::Nanos timeout = 600 * sync::kSecond;
+  sync::Nanos patience = 2 * sync::kSecond;      // how long a failing image may keep a save waiting
   sync::Nanos retry_first = 100 * sync::kMillisecond;
   sync::Nanos retry_max = 10 * sync::kSecond;
 };
@@ -56,6 +57,9 @@ class TierFlush {
   void Enqueue(Job job);
   // Drops a job that has not begun; its done gets `status`. False when it is in flight, or not here.
   bool Cancel(const ImageKey& key, absl::Status status);
+  // A save waits for the room that a failing image holds: after `patience` since its first failure the tier is degraded now,
+  // whatever is left of `timeout`. False when nothing has failed: a tier that is only slow is waited for.
+  bool GiveUp();
   bool Idle() const { return !active_ && queue_.empty(); }
   bool degraded() const { return degraded_; }
   const absl::Status& last_error() const { return last_error_; }
@@ -72,6 +76,7 @@ class TierFlush {
   void PieceDone(const std::shared_ptr<Attempt>& attempt, uint64_t bytes, absl::Status status);
   void Commit(const std::shared_ptr<Attempt>& attempt);
   void AttemptFailed(absl::Status status, bool retryable);
+  void Degrade(absl::Status status);
   void FinishActive(absl::Status status);
 
   storage::Tier& tier_;

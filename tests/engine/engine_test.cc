@@ -374,6 +374,34 @@ TEST_F(EngineTest, MissingRootIsUnavailableMissingJobIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(engine_->Find({}).status()));
 }
 
+// Every write of an image fails, as on a disk that is gone.
+class BrokenDisk : public os::IoHooks {
+ public:
+  BrokenDisk() { os::SetIoHooks(this); }
+  ~BrokenDisk() override { os::SetIoHooks(nullptr); }
+  os::CallVerdict Before(const os::CallInfo& info) override {
+    return {.error_number = info.call == os::Call::kPwrite && info.path.ends_with(".safetensors") ? EIO : 0};
+  }
+};
+
+TEST_F(EngineTest, ABrokenDiskHoldsNoSaveUp) {
+  for (const std::vector<std::string>& tiers : {std::vector<std::string>{"ram:?slots=2", "file:" + folder_}, {"file:" + folder_}}) {
+    ASSERT_TRUE(Open(tiers).ok());
+    std::vector<std::shared_ptr<Ticket>> tickets;
+    TestState state;
+    {
+      BrokenDisk broken;
+      for (uint64_t step = 1; step <= 6; ++step) {
+        auto ticket = Save(state, step);   // returns, though the tier's timeout is ten minutes
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        tickets.push_back(*ticket);
+      }
+      EXPECT_EQ(tickets[0]->Wait("file", 60).code(), absl::StatusCode::kUnavailable);
+    }
+    SaveDone(state, 7);   // the disk is back
+  }
+}
+
 TEST_F(EngineTest, SkipGivesUpASaveButNeverTwoInARow) {
   ASSERT_TRUE(Open({"ram:?slots=1", "file:" + folder_}, OnFull::kSkip).ok());
   WriteGate gate;
