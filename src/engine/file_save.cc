@@ -1,14 +1,13 @@
 // Single files: one .safetensors file, atomic and durable.
 //
-//   1  `.tmp-<nonce>` is made beside the (link-resolved) target, its room reserved  -> a temporary that nobody lists
+//   1  a file is made in the target's folder, its room reserved: without a name where the file system can (a kill leaves
+//      nothing), else as `.tmp-<nonce>`                                            -> the old file, and a temporary perhaps
 //   2  the image is written window by window                                       -> the same
 //   3  fsync of the file                                                            -> the same
-//   4  renamed over the target                                                      -> the old file or the new one, whole
+//   4  named `.tmp-<nonce>`, and renamed over the target                            -> the old file or the new one, whole
 //   5  fsync of the folder                                                          -> the new one
 // Any failure removes the temporary and leaves the old file as it was.
 #include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +30,7 @@ namespace {
 constexpr uint64_t kWindowBytes = 16 * kDefaultChunkBytes;   // 64 MiB staged at most
 
 struct FreeDeleter {
-  void operator()(std::byte* pointer) const { std::free(pointer); }
+  void operator()(void* pointer) const { std::free(pointer); }
 };
 using Window = std::unique_ptr<std::byte[], FreeDeleter>;
 
@@ -39,17 +38,19 @@ Window AllocateWindow(uint64_t bytes) {
   return Window(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, (bytes + kPageBytes - 1) / kPageBytes * kPageBytes)));
 }
 
+std::string Absolute(const std::string& path) {
+  if (path.starts_with('/')) return path;
+  const std::unique_ptr<char[], FreeDeleter> folder(::getcwd(nullptr, 0));
+  return folder == nullptr ? path : os::JoinPath(folder.get(), path);   // gone: the call that uses the path says so
+}
+
 // The new file, until it takes the target's name.
 class Replacement {
  public:
   static absl::StatusOr<std::unique_ptr<Replacement>> Begin(const std::string& path, uint64_t bytes) {
     auto replacement = std::make_unique<Replacement>();
-    replacement->target_ = path;
-    // A link stays a link: the file it points at is replaced.
-    if (char* real = ::realpath(path.c_str(), nullptr); real != nullptr) {
-      replacement->target_ = real;
-      std::free(real);
-    }
+    // A link stays a link: the file it points at is replaced, or made. The program may change its folder while the save goes on.
+    NEVE_ASSIGN_OR_RETURN(replacement->target_, os::FollowLinks(Absolute(path)));
     const std::string folder = os::DirName(replacement->target_);
     if (auto there = os::Stat(folder); !there.ok()) {
       return Annotate(there.status(), absl::StrFormat("cannot save %s: its folder", path));
@@ -63,8 +64,13 @@ class Replacement {
       keep_mode = true;
     }
     replacement->temporary_ = os::JoinPath(folder, std::string(format::kTemporaryPrefix) + os::RandomHex(16));
-    NEVE_ASSIGN_OR_RETURN(replacement->file_, os::Open(replacement->temporary_, O_CREAT | O_EXCL | O_RDWR, 0666));
-    replacement->made_ = true;
+    absl::StatusOr<os::File> file = os::OpenUnnamed(replacement->temporary_);
+    if (ErrnoOf(file.status()) == EOPNOTSUPP) {
+      file = os::Open(replacement->temporary_, O_CREAT | O_EXCL | O_RDWR, 0666);
+      replacement->named_ = file.ok();
+    }
+    NEVE_RETURN_IF_ERROR(file.status());
+    replacement->file_ = *std::move(file);
     if (keep_mode && ::fchmod(replacement->file_.fd.get(), mode) != 0) {
       return ErrnoStatus(errno, absl::StrFormat("cannot give %s the mode of %s", replacement->temporary_, path));
     }
@@ -72,7 +78,7 @@ class Replacement {
     return replacement;
   }
   ~Replacement() {
-    if (made_) os::Unlink(temporary_).IgnoreError();   // already failing: the first error is the one that counts
+    if (named_) os::Unlink(temporary_).IgnoreError();   // already failing: the first error is the one that counts
   }
   absl::Status Write(uint64_t offset, std::span<const std::byte> bytes) {
     NEVE_RETURN_IF_ERROR(os::WriteAt(file_, offset, bytes));
@@ -89,15 +95,17 @@ class Replacement {
   absl::Status Finish(uint64_t bytes) {
     NEVE_RETURN_IF_ERROR(os::Ftruncate(file_, bytes));
     NEVE_RETURN_IF_ERROR(os::Fsync(file_));
+    if (!named_) NEVE_RETURN_IF_ERROR(os::Name(file_));
+    named_ = true;
     NEVE_RETURN_IF_ERROR(os::Rename(temporary_, target_));
-    made_ = false;
+    named_ = false;
     return os::FsyncDirectory(os::DirName(target_));
   }
 
  private:
   std::string target_, temporary_;
   os::File file_;
-  bool made_ = false;
+  bool named_ = false;   // the temporary has its name, and is to be removed after a failure
 };
 
 absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> PlanOf(const std::shared_ptr<State>& state,

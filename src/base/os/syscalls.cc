@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/fs.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -18,6 +19,8 @@
 
 namespace neve::os {
 namespace {
+
+constexpr int kLinkHopsMax = 40;   // as the kernel: more is ELOOP
 
 // The kernel moves at most this many bytes in one call; asking for more only makes the answer short.
 constexpr uint64_t kTransferBytesMax = 0x7ffff000;
@@ -161,6 +164,40 @@ absl::Status RenameNoReplace(const std::string& from, const std::string& to) {
 absl::Status Link(const std::string& from, const std::string& to) {
   const int64_t result = LinkCall(from, to);
   return result < 0 ? Failure(result, absl::StrFormat("link %s to %s", from, to)) : absl::OkStatus();
+}
+
+absl::StatusOr<File> OpenUnnamed(const std::string& path, mode_t mode) {
+  const std::string what = absl::StrFormat("open a file without a name for %s", path);
+  // Its name will be given by way of /proc: linkat(AT_EMPTY_PATH) is for privileged processes only.
+  if (::access("/proc/self/fd", X_OK) != 0) return ErrnoStatus(EOPNOTSUPP, what);
+  constexpr int kFlags = O_TMPFILE | O_RDWR | O_CLOEXEC;
+  const std::string folder = DirName(path);
+  const int64_t fd = MakeCall({.call = Call::kOpen, .path = path, .flags = kFlags},
+                              [&](uint64_t) { return ::open(folder.c_str(), kFlags, mode); });
+  // A kernel without the flag sees an attempt to write to a folder, and some file systems call it invalid.
+  if (fd == -EISDIR || fd == -EINVAL) return Failure(-EOPNOTSUPP, what);
+  if (fd < 0) return Failure(fd, what);
+  return File{UniqueFd(static_cast<int>(fd)), path};
+}
+
+absl::Status Name(const File& file) {
+  const std::string open = absl::StrFormat("/proc/self/fd/%d", file.fd.get());
+  const int64_t result = MakeCall({.call = Call::kLink, .path = open, .target = file.path}, [&](uint64_t) {
+    return ::linkat(AT_FDCWD, open.c_str(), AT_FDCWD, file.path.c_str(), AT_SYMLINK_FOLLOW);
+  });
+  return result < 0 ? RoomFailure(result, file, absl::StrFormat("give a file the name %s", file.path)) : absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FollowLinks(std::string path) {
+  for (int hop = 0; hop < kLinkHopsMax; ++hop) {
+    char text[PATH_MAX];
+    const int64_t length = MakeCall({.call = Call::kStat, .path = path},
+                                    [&](uint64_t) { return ::readlink(path.c_str(), text, sizeof(text)); });
+    if (length == -EINVAL || length == -ENOENT) return path;   // not a link, or nothing there yet
+    if (length < 0) return ErrnoStatus(static_cast<int>(-length), absl::StrFormat("read the link %s", path));
+    path = JoinPath(DirName(path), std::string_view(text, static_cast<size_t>(length)));
+  }
+  return ErrnoStatus(ELOOP, absl::StrFormat("read the link %s", path));
 }
 
 absl::Status Unlink(const std::string& path) {

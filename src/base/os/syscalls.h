@@ -38,6 +38,12 @@ absl::Status Rename(const std::string& from, const std::string& to);
 // Fails with Unavailable/EEXIST when `to` is there: never replaces (renameat2 RENAME_NOREPLACE, else link + unlink).
 absl::Status RenameNoReplace(const std::string& from, const std::string& to);
 absl::Status Link(const std::string& from, const std::string& to);   // a hard link; never replaces (Unavailable/EEXIST)
+// A new file in the folder that has no name: it vanishes with its last descriptor, however the process ends. Its messages speak
+// of `path`, and Name gives it that name (never replaces). Unavailable/EOPNOTSUPP where there are no such files.
+absl::StatusOr<File> OpenUnnamed(const std::string& path, mode_t mode = 0666);
+absl::Status Name(const File& file);
+// Where a write to `path` has to land: the end of a chain of symbolic links, there or not. A plain path is itself.
+absl::StatusOr<std::string> FollowLinks(std::string path);
 absl::Status Unlink(const std::string& path);     // a file already gone is OK
 absl::Status Mkdir(const std::string& path, mode_t mode = 0777);  // exists: OK when it is a directory
 absl::Status MakeDirs(const std::string& path, mode_t mode = 0777);

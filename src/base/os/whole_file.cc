@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -19,21 +18,6 @@
 
 namespace neve::os {
 namespace {
-
-constexpr int kLinkHopsMax = 40;  // as the kernel: more is ELOOP
-
-// Where a write to `path` has to land: the end of a chain of symbolic links, there or not. A plain path is itself.
-absl::StatusOr<std::string> RealTarget(std::string path) {
-  for (int hop = 0; hop < kLinkHopsMax; ++hop) {
-    char text[PATH_MAX];
-    const int64_t length = MakeCall({.call = Call::kStat, .path = path},
-                                    [&](uint64_t) { return ::readlink(path.c_str(), text, sizeof(text)); });
-    if (length == -EINVAL || length == -ENOENT) return path;  // not a link, or nothing there yet
-    if (length < 0) return ErrnoStatus(static_cast<int>(-length), absl::StrFormat("read the link %s", path));
-    path = JoinPath(DirName(path), std::string_view(text, static_cast<size_t>(length)));
-  }
-  return ErrnoStatus(ELOOP, absl::StrFormat("read the link %s", path));
-}
 
 // A temporary beside its target; removed unless it was put in place.
 class Temporary {
@@ -97,7 +81,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
 }
 
 absl::Status WriteFileAtomic(const std::string& path, std::string_view content) {
-  NEVE_ASSIGN_OR_RETURN(const std::string target, RealTarget(path));
+  NEVE_ASSIGN_OR_RETURN(const std::string target, FollowLinks(path));
   const std::string folder = DirName(target);
   const auto before = Stat(target);
   if (!before.ok() && ErrnoOf(before.status()) != ENOENT) return before.status();
