@@ -118,6 +118,15 @@ class NameTable:
         return unique, False
 
 
+def shown_key(key: Any) -> str:
+    """A key for messages: its repr, cut; its type where it has none (an int of many thousand digits has none)."""
+    try:
+        shown = repr(key)
+    except Exception:   # whatever a class's own repr raises
+        shown = f"a {type(key).__name__}"
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
 def pretty_path(path: Iterable[Any]) -> str:
     """A path as people write it, for messages: ``a.b[2].lock``. List indexes come as :class:`Index`."""
     text = ""
@@ -127,8 +136,7 @@ def pretty_path(path: Iterable[Any]) -> str:
         elif type(part) is str and part and "." not in part and part.isprintable():
             text += f".{part}" if text else part
         else:
-            shown = repr(part)
-            text += f"[{shown if len(shown) <= 80 else shown[:77] + '...'}]"
+            text += f"[{shown_key(part)}]"
     return text or "the state itself"
 
 
@@ -148,9 +156,6 @@ def glob_filter(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Whether a dotted name matches any of the patterns, or lies below a match (``model`` selects ``model.w``)."""
     import fnmatch
 
-    pieces = []
-    for pattern in patterns:
-        pieces.append(fnmatch.translate(pattern))
-        pieces.append(fnmatch.translate(pattern + ".*"))
+    pieces = [fnmatch.translate(text) for pattern in patterns for text in (pattern, pattern + ".*")]
     match = re.compile("|".join(f"(?:{piece})" for piece in pieces) or r"(?!)").match
     return lambda name: match(name) is not None

@@ -84,6 +84,9 @@ class Tensor(Template):
         self.extra, self.attributes, self.lazy = extra, attributes, lazy
 
     def match(self, thing: Any, found: Collected) -> None:
+        torch = _tensors.loaded_torch()
+        if torch is None or not isinstance(thing, torch.Tensor):
+            raise Changed
         if self.lazy:
             found.torch.append(resolve_lazy(thing))
         else:
@@ -344,8 +347,8 @@ class Sequence(Template):
         self.all_plain = all(child.is_plain for child in children)
 
     def match(self, thing: Any, found: Collected) -> None:
-        if type(thing) is not self.kind:
-            raise Changed
+        if type(thing) is not self.kind or self.kind is not list and getattr(thing, "__dict__", None):
+            raise Changed   # a subclass of a namedtuple may have attributes
         self._match_items(thing, found)
 
     def _match_items(self, thing: Any, found: Collected) -> None:

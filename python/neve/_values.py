@@ -19,9 +19,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import functools
 import re
 import struct
 import sys
+import types
+import typing
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -29,7 +32,8 @@ from . import _tensors
 from .errors import Damaged, UnsupportedOnLoad
 
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*").fullmatch  # printable ASCII without ' " and backslash
-_INT_DIGITS_MAX = 4000  # the interpreter refuses to convert more than about 4300 digits
+DEPTH_MAX = 128   # values nest at most so deep: kValuesDepthMax of src/format/values.h
+_INT_DIGITS_MAX = 640   # the interpreter never refuses so few; beyond, it does what it was told (sys.set_int_max_str_digits)
 
 Resolve = Optional[Callable[[str], type]]
 
@@ -38,9 +42,18 @@ class NotValue(Exception):
     """The object is no value: a tensor, an object with state, or of a class that values text does not know."""
 
 
+class TooDeep(NotValue):
+    """Nested deeper than values text may be."""
+
+
+def is_short_int(value: int) -> bool:
+    """Whether the interpreter converts it to decimal, however it is configured."""
+    return value.bit_length() < 2_000
+
+
 def int_text(value: int) -> str:
     """Decimal digits of any int, however long."""
-    if value.bit_length() < 12_000:
+    if is_short_int(value):
         return str(value)
     import decimal
 
@@ -69,6 +82,31 @@ def is_namedtuple(kind: type) -> bool:
     """Whether `kind` is a class made by collections.namedtuple or typing.NamedTuple."""
     fields = getattr(kind, "_fields", None)
     return issubclass(kind, tuple) and isinstance(fields, tuple) and callable(getattr(kind, "_make", None))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_plain_dataclass(kind: type) -> bool:
+    """Whether its fields are all that an instance holds: a dataclass without a built-in type (dict, Exception) below it."""
+    if not dataclasses.is_dataclass(kind):
+        return False
+    return not any("__new__" in vars(base) and isinstance(vars(base)["__new__"], types.BuiltinFunctionType)
+                   and base is not typing.Generic for base in kind.__mro__ if base is not object)
+
+
+@functools.lru_cache(maxsize=4096)
+def _other_slots(kind: type) -> Tuple[Any, ...]:
+    """Slots of the class that are no fields."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return tuple(slot for base in kind.__mro__ for name, slot in vars(base).items()
+                 if isinstance(slot, types.MemberDescriptorType) and name not in names)
+
+
+def _is_set(slot: Any, value: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def is_resolvable(kind: type) -> bool:
@@ -109,7 +147,9 @@ def _str_text(value: str) -> str:
     return f"s{_base64(value.encode('utf-8', 'surrogatepass'))};"
 
 
-def _put_items(items: Any, parts: Parts) -> None:
+def _put_items(items: Any, parts: Parts, depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise TooDeep(f"nested more than {DEPTH_MAX} deep")
     put = parts.append
     encoders = _ENCODERS
     for item in items:
@@ -123,56 +163,56 @@ def _put_items(items: Any, parts: Parts) -> None:
         else:
             encoder = encoders.get(kind)
             if encoder is not None:
-                encoder(item, parts)
+                encoder(item, parts, depth)
             else:
-                _put_other(item, kind, parts)
+                _put_other(item, kind, parts, depth)
 
 
 _SHORT = 1 << 64
 
 
-def _put_dict(value: Dict[Any, Any], parts: Parts) -> None:
+def _put_dict(value: Dict[Any, Any], parts: Parts, depth: int) -> None:
     parts.append("{")
     for pair in value.items():
-        _put_items(pair, parts)
+        _put_items(pair, parts, depth + 1)
     parts.append("}")
 
 
-def _put_ordered(value: "OrderedDict[Any, Any]", parts: Parts) -> None:
+def _put_ordered(value: "OrderedDict[Any, Any]", parts: Parts, depth: int) -> None:
     if value.__dict__:
         raise NotValue(value)  # attributes, such as _metadata, need a node of their own
     parts.append("E")
-    _put_dict(value, parts)
+    _put_dict(value, parts, depth)
 
 
-def _put_bracketed(opening: str, closing: str) -> Callable[[Any, Parts], None]:
-    def put(value: Any, parts: Parts) -> None:
+def _put_bracketed(opening: str, closing: str) -> Callable[[Any, Parts, int], None]:
+    def put(value: Any, parts: Parts, depth: int) -> None:
         parts.append(opening)
-        _put_items(value, parts)
+        _put_items(value, parts, depth + 1)
         parts.append(closing)
 
     return put
 
 
-def _put_set(opening: str) -> Callable[[Any, Parts], None]:
-    def put(value: Any, parts: Parts) -> None:
+def _put_set(opening: str) -> Callable[[Any, Parts, int], None]:
+    def put(value: Any, parts: Parts, depth: int) -> None:
         # Sorted, for the order of a set of strings differs from process to process.
         parts.append(opening)
-        parts.extend(sorted(encode(item) for item in value))
+        parts.extend(sorted(encode(item, depth + 1) for item in value))
         parts.append(")")
 
     return put
 
 
-_ENCODERS: Dict[type, Callable[[Any, Parts], None]] = {
-    type(None): lambda value, parts: parts.append("n"),
-    bool: lambda value, parts: parts.append("t" if value else "f"),
-    int: lambda value, parts: parts.append(f"i{int_text(value)};"),
-    float: lambda value, parts: parts.append(_float_text(value)),
-    complex: lambda value, parts: parts.append(f"c{_float_text(value.real)}{_float_text(value.imag)}"),
-    str: lambda value, parts: parts.append(_str_text(value)),
-    bytes: lambda value, parts: parts.append(f"y{_base64(value)};"),
-    bytearray: lambda value, parts: parts.append(f"Y{_base64(bytes(value))};"),
+_ENCODERS: Dict[type, Callable[[Any, Parts, int], None]] = {
+    type(None): lambda value, parts, depth: parts.append("n"),
+    bool: lambda value, parts, depth: parts.append("t" if value else "f"),
+    int: lambda value, parts, depth: parts.append(f"i{int_text(value)};"),
+    float: lambda value, parts, depth: parts.append(_float_text(value)),
+    complex: lambda value, parts, depth: parts.append(f"c{_float_text(value.real)}{_float_text(value.imag)}"),
+    str: lambda value, parts, depth: parts.append(_str_text(value)),
+    bytes: lambda value, parts, depth: parts.append(f"y{_base64(value)};"),
+    bytearray: lambda value, parts, depth: parts.append(f"Y{_base64(bytes(value))};"),
     list: _put_bracketed("[", "]"),
     tuple: _put_bracketed("(", ")"),
     dict: _put_dict,
@@ -182,13 +222,13 @@ _ENCODERS: Dict[type, Callable[[Any, Parts], None]] = {
 }
 
 
-def _put_other(value: Any, kind: type, parts: Parts) -> None:
+def _put_other(value: Any, kind: type, parts: Parts, depth: int) -> None:
     """Values whose types are not built in: torch's, NumPy's, enums, dataclasses and namedtuples."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "Size"):
         if kind is torch.Size:
             parts.append("Z(")
-            _put_items(value, parts)
+            _put_items(value, parts, depth + 1)
             parts.append(")")
             return
         if kind is torch.dtype or kind is torch.device:
@@ -198,15 +238,15 @@ def _put_other(value: Any, kind: type, parts: Parts) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "generic") and issubclass(kind, numpy.generic):
         dtype = value.dtype
-        if dtype.names is None and dtype.subdtype is None and not dtype.hasobject and kind.__module__ == "numpy":
+        if dtype.kind in "biufcSUMm" and kind.__module__ == "numpy":
             parts.append(f"N'{dtype.str}'y{_base64(value.tobytes()[:dtype.itemsize])};")
             return
         raise NotValue(value)
     if issubclass(kind, enum.Enum):
         content: Any = value.value if issubclass(kind, enum.Flag) else value.name
-    elif is_namedtuple(kind):
+    elif is_namedtuple(kind) and not getattr(value, "__dict__", None):
         content = tuple(value)
-    elif dataclasses.is_dataclass(kind):
+    elif is_plain_dataclass(kind):
         content = dataclass_fields(value)
     else:
         raise NotValue(value)
@@ -214,22 +254,23 @@ def _put_other(value: Any, kind: type, parts: Parts) -> None:
     if not _PLAIN(name) or not is_resolvable(kind):
         raise NotValue(value)
     parts.append(f"@'{name}'")
-    _put_items((content,), parts)
+    _put_items((content,), parts, depth + 1)
 
 
 def dataclass_fields(value: Any) -> Dict[str, Any]:
-    """The fields that the instance has, in order. An instance with more attributes than fields is no plain dataclass."""
+    """The fields that the instance has, in order. Raises :class:`NotValue` for an instance that holds more than them."""
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
     extra = getattr(value, "__dict__", {}).keys() - fields.keys()
-    if extra:
+    if extra or any(_is_set(slot, value) for slot in _other_slots(type(value))):
         raise NotValue(value)
     return fields
 
 
-def encode(value: Any) -> str:
-    """The values text of one value. Raises :class:`NotValue`; RecursionError when it contains itself."""
+def encode(value: Any, depth: int = 0) -> str:
+    """The values text of one value, which stands `depth` containers deep. Raises :class:`NotValue`, and :class:`TooDeep` also
+    for one that contains itself."""
     parts: Parts = []
-    _put_items((value,), parts)
+    _put_items((value,), parts, depth)
     return "".join(parts)
 
 
@@ -351,8 +392,11 @@ class Decoder:
         data = self._read()
         if type(data) is not bytes or dtype.hasobject or len(data) != dtype.itemsize:
             raise self._damaged("a NumPy scalar does not have the bytes of its dtype")
-        if not data:
-            return dtype.type()
+        if dtype.kind == "S":   # from an array, it would lose the zeros at its end
+            return dtype.type(data)
+        if dtype.kind == "U":
+            order = "utf-32-be" if dtype.str[0] == ">" else "utf-32-le"
+            return dtype.type(data.decode(order, "surrogatepass"))
         return numpy.frombuffer(data, dtype)[0]
 
     def _size(self) -> Any:
@@ -438,7 +482,7 @@ def make_instance(kind: type, content: Any) -> Any:
             raise UnsupportedOnLoad(f"the namedtuple {name} has other fields here than in the checkpoint")
         made: Any = kind
         return tuple.__new__(made, content)
-    if dataclasses.is_dataclass(kind) and type(content) is dict:
+    if is_plain_dataclass(kind) and type(content) is dict:
         known = {field.name for field in dataclasses.fields(kind)}
         if not content.keys() <= known:
             raise UnsupportedOnLoad(f"the dataclass {name} has no field {sorted(content.keys() - known)} here")

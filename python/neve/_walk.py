@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections import OrderedDict, defaultdict
 from typing import Any, Dict, List, Optional, Set, Tuple
@@ -62,7 +61,7 @@ class Walker:
             root = self._visit(state, (), "")
             return self._sized(root, state, "")
         except RecursionError:
-            raise Invalid("the state is nested too deep to be saved") from None
+            raise Invalid(f"the state is nested too deep to be saved: at most {_values.DEPTH_MAX} levels can be") from None
 
     # ---- Places ----
 
@@ -84,6 +83,8 @@ class Walker:
     def _guarded(self, visit: Any, thing: Any, path: Path, name: str) -> Template:
         if id(thing) in self._active:
             raise Invalid(f"{_names.pretty_path(path)!r} contains itself: a cycle cannot be saved")
+        if len(self._active) >= _values.DEPTH_MAX:
+            raise _too_deep(_names.pretty_path(path))
         self._active.add(id(thing))
         try:
             template: Template = visit(thing, path, name)
@@ -112,7 +113,7 @@ class Walker:
         odd = [key for key in mapping if type(key) is not str]
         if odd:
             shown = _names.pretty_path((*path, odd[0]))
-            self.misread.append(f"{shown}: the key {odd[0]!r:.60} is no string")
+            self.misread.append(f"{shown}: the key {_names.shown_key(odd[0])} is no string")
         return Mapping(mapping, escaped, children, attributes)
 
     def _visit_sequence(self, sequence: Any, path: Path, name: str) -> Template:
@@ -150,9 +151,9 @@ class Walker:
             pass
         if issubclass(kind, enum.Enum):
             return self._opaque(thing, path, name)
-        if _values.is_namedtuple(kind) and _values.is_resolvable(kind):
+        if _values.is_namedtuple(kind) and _values.is_resolvable(kind) and not getattr(thing, "__dict__", None):
             return self._visit_sequence(thing, path, name)
-        if dataclasses.is_dataclass(kind) and _values.is_resolvable(kind):
+        if _values.is_plain_dataclass(kind) and _values.is_resolvable(kind):
             try:
                 _values.dataclass_fields(thing)
             except _values.NotValue:
@@ -181,13 +182,15 @@ class Walker:
         """The template of a subtree that is a value after all: as text, or as a blob when its text is long."""
         if template is not _VALUE:
             return template
-        if name not in self.sticky:
-            kind = type(thing)
-            if kind in (str, bytes) and len(thing) <= VALUE_BYTES_MAX // 4 or kind in (int, float, bool, type(None)):
-                return template
-            if len(_values.encode(thing)) <= VALUE_BYTES_MAX:
-                return template
-            self.sticky.add(name)
+        if name not in self.sticky and _is_surely_short(thing):
+            return template
+        try:
+            text = _values.encode(thing)
+        except _values.TooDeep:
+            raise _too_deep(name) from None
+        if name not in self.sticky and len(text) <= VALUE_BYTES_MAX:
+            return template
+        self.sticky.add(name)
         return Value(blob=True)
 
     # ---- Tensors ----
@@ -286,6 +289,19 @@ class Walker:
             self.misread.append(f"{_names.pretty_path(path)}: dtype {dtype.torch}")
         if not natural:
             self.misread.append(f"{_names.pretty_path(path)}: its name is taken, and would be {name}")
+
+
+def _too_deep(where: str) -> Invalid:
+    shown = "the state" if not where else where if len(where) <= 80 else where[:77] + "..."
+    return Invalid(f"{shown!r} is nested too deep: a state, and a value in it, can be nested {_values.DEPTH_MAX} deep")
+
+
+def _is_surely_short(thing: Any) -> bool:
+    """Whether its text is known to be short without being written: of a character there are up to six."""
+    kind = type(thing)
+    if kind is str or kind is bytes:
+        return len(thing) <= VALUE_BYTES_MAX // 8
+    return kind is int and _values.is_short_int(thing) or kind is float or kind is bool or thing is None
 
 
 def _has_other_than_scalars(sequence: Any) -> bool:
