@@ -11,11 +11,13 @@ from collections import OrderedDict
 from collections.abc import MutableMapping
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import _names, _tensors, _values
-from ._image import Header
-from ._rebuild import Builder, Tensors, set_generator
+from . import _names, _overlap, _tensors, _values
+from ._image import Header, Logical
+from ._objects import StateCheck
+from ._rebuild import Builder, Tensors, array_dtype, set_generator
 from ._saved import (
-    Saved, SavedBlob, SavedComposite, SavedDict, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue, Select,
+    Saved, SavedBlob, SavedComposite, SavedDict, SavedLeftOut, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue,
+    Select, is_partial,
 )
 from ._template import SPARSE_PARTS
 from .errors import Error, Invalid
@@ -36,6 +38,7 @@ class Binder:
         self.added: List[str] = []
         self._bound: Dict[int, Tuple[str, str]] = {}   # id of a target -> name, stored entry
         self._keep: List[Any] = []
+        self._places: List[_overlap.Place] = []
 
     def bind(self, node: Saved, target: Any) -> Step:
         """The step for one place."""
@@ -45,6 +48,8 @@ class Binder:
             return self._bind_tensor(node, target, node.name)
         if isinstance(node, (SavedValue, SavedBlob)):
             return self._bind_value(node.value, target, node.name)
+        if isinstance(node, SavedLeftOut):
+            return lambda: target
         if isinstance(node, SavedMeta):
             return self._bind_meta(node, target)
         if isinstance(node, SavedComposite):
@@ -59,6 +64,10 @@ class Binder:
             return self._fresh(node)
         return self._no_place(node.name, "a dict" if isinstance(node, SavedDict) else "a list", target)
 
+    def check_shared_memory(self) -> None:
+        """Lists the targets that share memory where what was saved for them does not."""
+        self.different += _overlap.conflicts(self._places)
+
     # ---- Outcomes ----
 
     def _fresh(self, node: Saved) -> Step:
@@ -70,11 +79,20 @@ class Binder:
         return lambda: target
 
     def _load_state(self, node: Saved, target: Any) -> Step:
+        check = StateCheck(node, target, self._header, self._select)
+        if not check.known and is_partial(node):
+            self.different.append(f"{node.name or 'the state'}: {type(target).__name__}.load_state_dict() takes all of a state, and "
+                                  "include= leaves some of it out")
+            return lambda: target
+        self.missing += check.missing
+        self.unexpected += check.unexpected
+        self.different += check.different
         self._tensors.want_all(node)
 
         def load() -> Any:
+            self._tensors.written.append(node.name or "the state")
             try:
-                target.load_state_dict(self._builder.build(node))
+                check.load(self._builder.build(node))
             except Error:
                 raise
             except Exception as error:
@@ -99,6 +117,10 @@ class Binder:
         found = _describe_target(target)
         if found is None:
             return self._no_place(name, "a tensor", target)
+        refused = _why_not_writable(target)
+        if refused is not None:
+            self.different.append(f"{name}: {refused}")
+            return lambda: target
         if found != (kind, shape):
             self.different.append(f"{name}: {kind} {shape} saved, {found[0]} {found[1]} in the target")
             return lambda: target
@@ -108,6 +130,7 @@ class Binder:
             return lambda: target
         self._bound[id(target)] = (name, logical.stored)
         self._keep.append(target)
+        self._places.append(_place(name, logical, target, text if isinstance(text, str) else None))
         self._tensors.want(node, target)
         return lambda: target
 
@@ -155,6 +178,10 @@ class Binder:
         for index, child in enumerate(node.children):
             if index < len(target):
                 steps.append(self.bind(child, target[index]))
+            elif isinstance(child, SavedLeftOut):
+                if not all(isinstance(later, SavedLeftOut) for later in node.children[index:]):
+                    self.different.append(f"{node.name or 'the state'}: include= leaves out item {index}, which the target lacks")
+                break
             else:
                 self.added.append(child.name)
                 steps.append(self._fresh(child))
@@ -308,10 +335,18 @@ def _has_state(target: Any) -> bool:
     return not isinstance(target, type) and callable(getattr(target, "load_state_dict", None))
 
 
+def _is_wrapper(torch: Any, target: Any) -> bool:
+    """Whether the tensor is of a class that does its own operations, and may have no memory (DTensor, FakeTensor)."""
+    kind = type(target)
+    return kind is not torch.Tensor and getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
+
+
 def _describe_target(target: Any) -> Optional[Tuple[str, List[int]]]:
     """(dtype, shape) of a dense torch tensor or a NumPy array, else None."""
     torch, numpy = _tensors.loaded_torch(), _tensors.loaded_numpy()
     if torch is not None and isinstance(target, torch.Tensor):
+        if target.is_nested or _is_wrapper(torch, target):
+            return f"a {'nested tensor' if target.is_nested else type(target).__name__} of {target.dtype}", []
         dtype = _tensors.of_torch(target.dtype)
         if str(target.layout) != "torch.strided" or target.is_meta:
             return f"{target.layout} {target.dtype}", list(target.shape)
@@ -321,6 +356,32 @@ def _describe_target(target: Any) -> Optional[Tuple[str, List[int]]]:
         dtype = _tensors.BY_NUMPY.get(target.dtype.str)
         return (target.dtype.str if dtype is None else dtype.name), list(target.shape)
     return None
+
+
+def _why_not_writable(target: Any) -> Optional[str]:
+    """Why a tensor or array cannot be changed, or None."""
+    numpy = _tensors.loaded_numpy()
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        return None if target.flags.writeable else "the target's array is read-only"
+    torch = _tensors.loaded_torch()
+    assert torch is not None
+    if target.is_inference() and not torch.is_inference_mode_enabled():
+        return "the target is an inference tensor, which only torch.inference_mode() may change"
+    return None
+
+
+def _place(name: str, logical: Logical, target: Any, dtype_text: Optional[str]) -> _overlap.Place:
+    item, shape, strides = logical.dtype.item_bytes, logical.shape, logical.strides
+    if dtype_text is not None:   # stored as bytes, with one more dimension
+        item, shape, strides = array_dtype(dtype_text, name).itemsize, shape[:-1], strides[:-1]
+    else:
+        strides = tuple([stride * item for stride in strides])
+    numpy = _tensors.loaded_numpy()
+    if numpy is not None and isinstance(target, numpy.ndarray):
+        device, address, ours = "cpu", int(target.__array_interface__["data"][0]), target.strides
+    else:
+        device, address, ours = str(target.device), target.data_ptr(), tuple([stride * item for stride in target.stride()])
+    return _overlap.Place(name, device, address, shape, ours, item, logical.stored, logical.offset_bytes, strides)
 
 
 def _holds_tensor(target: Any) -> bool:
@@ -351,15 +412,16 @@ def prefix_hint(missing: List[str], extra: List[str]) -> str:
         return ""
     for longer, shorter, where in ((extra, missing, "saved"), (missing, extra, "target's")):
         short = set(shorter)
-        prefixes = set()
+        found: Dict[Tuple[str, str], int] = {}   # (what both begin with, what only the longer have after it) -> names that fit
         for name in longer:
-            at = name.find(".")
-            while at >= 0:
-                if name[at + 1:] in short:
-                    prefixes.add(name[:at + 1])
-                at = name.find(".", at + 1)
-        for prefix in sorted(prefixes):
-            hits = sum(1 for name in longer if name.startswith(prefix) and name[len(prefix):] in short)
+            parts = name.split(".")
+            for begin in range(min(len(parts) - 1, 4)):
+                for end in range(begin + 1, len(parts)):
+                    if ".".join(parts[:begin] + parts[end:]) in short:
+                        key = "".join(part + "." for part in parts[:begin]), "".join(part + "." for part in parts[begin:end])
+                        found[key] = found.get(key, 0) + 1
+        for (head, extra_part), hits in sorted(found.items()):
             if hits * 2 >= len(shorter):
-                return f". Hint: the {where} names begin with {prefix!r}; without it {hits} of {len(shorter)} fit"
+                without = "it" if not head else repr(extra_part)
+                return f". Hint: the {where} names begin with {head + extra_part!r}; without {without} {hits} of {len(shorter)} fit"
     return ""

@@ -333,7 +333,11 @@ def copy_into(target: Any, source: Any) -> None:
     if numpy is not None and isinstance(source, numpy.ndarray):
         source = torch.from_numpy(source)
     with torch.no_grad():
-        target.detach().copy_(source)
+        target = target.detach()
+        for axis, (extent, stride) in enumerate(zip(target.shape, target.stride())):
+            if stride == 0 and extent > 1:   # one element, however often it is seen
+                target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+        target.copy_(source)
 
 
 class Builder:

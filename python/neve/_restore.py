@@ -11,7 +11,7 @@ from ._image import Image
 from ._rebuild import Builder, Tensors
 from ._saved import SavedState, Select
 from ._waiting import collector_paused
-from .errors import Error
+from .errors import Error, Invalid
 
 
 @dataclass
@@ -38,16 +38,29 @@ class Restoration:
     def __init__(self, image: Image, what: str, include: Union[None, str, Sequence[str]] = None, map_location: Any = None,
                  weights_only: bool = True) -> None:
         self._what = what
-        patterns = [include] if isinstance(include, str) else include
+        patterns = [include] if isinstance(include, str) else None if include is None else list(include)
+        if patterns is not None and not (patterns and all(type(pattern) is str for pattern in patterns)):
+            raise Invalid(f"include={include!r} names nothing: leave it out, or pass glob patterns over dotted names")
         self._select: Select = None if patterns is None else _names.glob_filter(patterns)
         self._image = image
         with collector_paused():
             self._saved = SavedState(image, self._select, weights_only)
+        for pattern in patterns or ():
+            self._check_pattern(pattern)
         self._tensors = Tensors(image, map_location)
         self._builder = Builder(self._tensors, weights_only)
         self.missing: List[str] = []
         self.unexpected: List[str] = []
         self.touching = False   # the target is being changed
+
+    def _check_pattern(self, pattern: str) -> None:
+        matches = _names.glob_filter([pattern])
+        if not any(map(matches, self._saved.selected)):
+            names = self._saved.selected + self._saved.refused
+            heads = sorted(dict.fromkeys(name.split(".", 1)[0] for name in names if name))
+            more = f" and {len(heads) - 8} more" if len(heads) > 8 else ""
+            raise Invalid(f"include: {pattern!r} matches no name in {self._what}; its names begin with "
+                          f"{', '.join(heads[:8])}{more}")
 
     @property
     def written(self) -> List[str]:
@@ -64,11 +77,12 @@ class Restoration:
     def into(self, target: Any, strict: bool) -> Any:
         """Fills the target. :class:`neve.Invalid` lists what does not fit before anything is written."""
         root = self._saved.root
-        if root is None:
+        if root is None:   # an include= that matches what takes no place, such as an empty dict's attributes
             return target
         binder = Binder(self._image.header, self._tensors, self._builder, self._select)
         with collector_paused():
             step = binder.bind(root, target)
+            binder.check_shared_memory()
         error = mismatch(binder, self._what)
         if error is not None and strict:
             raise error

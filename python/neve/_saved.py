@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Optional
 
 from . import _names, _values
@@ -64,11 +65,24 @@ class SavedBlob(Saved):
         self.value: Any = None
 
 
-class SavedDict(Saved):
-    __slots__ = ("keys", "children", "kind", "attributes")
+class SavedLeftOut(Saved):
+    """A place of a list that the selection leaves out: None in a new list, and left alone in one that exists."""
 
-    def __init__(self, name: str, keys: List[Any], children: List[Saved], kind: str, attributes: Optional[Saved]) -> None:
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class SavedDict(Saved):
+    """A dictionary; `partial` when the selection leaves keys of it out."""
+
+    __slots__ = ("keys", "children", "kind", "attributes", "partial")
+
+    def __init__(self, name: str, keys: List[Any], children: List[Saved], kind: str, attributes: Optional[Saved],
+                 partial: bool = False) -> None:
         self.name, self.keys, self.children, self.kind, self.attributes = name, keys, children, kind, attributes
+        self.partial = partial
 
 
 class SavedList(Saved):
@@ -88,7 +102,9 @@ class SavedComposite(Saved):
 
 
 class SavedState:
-    """The saved tree of an image. Places that `select` refuses are left out of dicts, and None in lists."""
+    """The saved tree of an image. Places that `select` refuses are left out of dicts, and :class:`SavedLeftOut` in lists.
+    `selected` and `refused` name the tensors and values that it was asked about.
+    """
 
     def __init__(self, image: Image, select: Select = None, weights_only: bool = True) -> None:
         self.header: Header = image.header
@@ -98,6 +114,9 @@ class SavedState:
         self._next = 0
         self._by_name: Dict[str, SavedTensor] = {}
         self._blobs: List[SavedBlob] = []
+        self._image = image
+        self.selected: List[str] = []
+        self.refused: List[str] = []
         self._decoder = _values.Decoder(self.header.values, self._resolve)
         if self.header.root is None:
             self.root: Optional[Saved] = self._flat()
@@ -121,7 +140,7 @@ class SavedState:
         keys: List[Any] = []
         children: List[Saved] = []
         for index, tensor in enumerate(self._tensors):
-            if self._select is None or self._select(tensor.name):
+            if self._wanted(tensor.name):
                 keys.append(tensor.name)
                 children.append(SavedTensor(tensor.name, index, {}))
         return SavedDict("", keys, children, "", None)
@@ -134,12 +153,16 @@ class SavedState:
         return tensor if self._wanted(name) else None
 
     def _wanted(self, name: str) -> bool:
-        return self._select is None or self._select(name)
+        if self._select is None:
+            return True
+        wanted = self._select(name)
+        (self.selected if wanted else self.refused).append(name)
+        return wanted
 
     def _parse(self, node: Any, name: str) -> Optional[Saved]:
         if node == "v":
             value = self._decoder.next()
-            return SavedValue(name, value) if self._wanted(name) else None
+            return self._part_of_value(value, name)
         if type(node) is int:
             return self._take(name or _names.ROOT_NAME, {})
         if type(node) is not dict:
@@ -156,12 +179,42 @@ class SavedState:
         if "b" in node:
             blob = SavedBlob(name, int(node["b"]), node.get("q"))
             if not self._wanted(name):
-                return None
+                return self._part_of_blob(blob)
             self._blobs.append(blob)
             return blob
         if "o" in node:
             return self._parse_composite(node, name)
         raise Unsupported(f"neve.tree has a node of a kind this version does not know: {sorted(node)}")
+
+    def _part_of_value(self, value: Any, name: str) -> Optional[Saved]:
+        """What the selection takes of a value: its places have names as those of other containers do."""
+        if self._wanted(name):
+            return SavedValue(name, value)
+        kind = type(value)
+        if kind is dict or kind is OrderedDict:
+            parts = [(key, self._part_of_value(item, _names.join(name, _names.escape(key)))) for key, item in value.items()]
+            kept = [(key, part) for key, part in parts if part is not None]
+            if kept:
+                return SavedDict(name, [key for key, _ in kept], [part for _, part in kept], "" if kind is dict else "O", None,
+                                 len(kept) < len(parts))
+        elif kind is list or kind is tuple or _values.is_namedtuple(kind):
+            items = [self._part_of_value(item, _names.join(name, str(index))) for index, item in enumerate(value)]
+            if any(item is not None for item in items):
+                text = "" if kind is list else "tuple" if kind is tuple else "n:" + _values.class_name(kind)
+                return SavedList(name, [item or SavedLeftOut(_names.join(name, str(index))) for index, item in enumerate(items)],
+                                 text)
+        return None
+
+    def _part_of_blob(self, blob: SavedBlob) -> Optional[Saved]:
+        if blob.kind is not None:
+            return None
+        payload = read_blobs(self._image, [blob.number])[blob.number]
+        if payload[:1] != b"v":
+            return None
+        try:
+            return self._part_of_value(self._decode_blob(blob, payload, True), blob.name)
+        except UnsupportedOnLoad:
+            return None   # of a class that is not known here: nothing of it was asked for by its name
 
     def _parse_tensor(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
         if node.get("meta"):
@@ -195,9 +248,10 @@ class SavedState:
                 if parsed is not None:
                     keys.append(_names.unescape(component, self._resolve))
                     children.append(parsed)
-        if not children and self._select is not None and node["d"]:
+        if not children and self._select is not None and (node["d"] or not self._wanted(name)):
             return None
-        return SavedDict(name, keys, children, node.get("t", ""), attributes)
+        count = sum(item if type(item) is int else 1 for item in node["d"])
+        return SavedDict(name, keys, children, node.get("t", ""), attributes, len(children) < count)
 
     def _parse_list(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
         children: List[Saved] = []
@@ -207,7 +261,7 @@ class SavedState:
                 child = self._parse(1 if type(item) is int else item, _names.join(name, str(count)))
                 if child is None:
                     left_out += 1
-                    child = SavedValue(_names.join(name, str(count)), None)
+                    child = SavedLeftOut(_names.join(name, str(count)))
                 children.append(child)
                 count += 1
         if left_out and left_out == count:
@@ -267,3 +321,12 @@ class SavedState:
             except Exception as error:  # whatever a class's own unpickling raises
                 raise UnsupportedOnLoad(f"{blob.name} ({blob.kind}) could not be unpickled: {error}") from error
         raise Damaged(f"blob {blob.number} ({blob.name}) is of unknown kind {kind!r}")
+
+
+def is_partial(node: Optional[Saved]) -> bool:
+    """Whether the selection leaves something out below a node."""
+    if isinstance(node, SavedDict):
+        return node.partial or any(map(is_partial, node.children))
+    if isinstance(node, (SavedList, SavedComposite)):
+        return any(map(is_partial, node.children))
+    return isinstance(node, SavedLeftOut)

@@ -134,9 +134,71 @@ def test_objects_saved_as_objects_get_load_state_dict(saved):
 
 
 def test_an_object_that_refuses_is_said_with_its_path(saved):
+    class Picky:
+        def load_state_dict(self, state):
+            raise ValueError("not like that")
+
     restore = saved({"model": torch.nn.Linear(2, 2)})
-    with pytest.raises(neve.Invalid, match="model: load_state_dict.*Linear refused"):
-        restore(into={"model": torch.nn.Linear(3, 2)})
+    with pytest.raises(neve.Invalid, match="model: load_state_dict.*Picky refused.*not like that.*were written: model"):
+        restore(into={"model": Picky()})
+
+
+def test_a_module_that_has_changed_is_listed_before_anything_is_written(saved):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    restore = saved({"m": model, "first": torch.ones(1)})
+    for as_saved in (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)),
+                     torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.nn.Sequential(model, torch.nn.Linear(2, 2))):
+        target = {"first": torch.zeros(1), "m": as_saved}
+        before = copy.deepcopy(as_saved.state_dict())
+        with pytest.raises(neve.Invalid, match="nothing was changed.*m\\."):
+            restore(into=target)
+        assert not target["first"].any()
+        assert_same(as_saved.state_dict(), before)
+
+
+def test_a_module_wrapped_since_is_hinted_at(saved):
+    restore = saved({"m": torch.nn.Sequential(collections.OrderedDict(module=torch.nn.Linear(2, 2)))})
+    with pytest.raises(neve.Invalid, match="in the target but not saved: m.weight, m.bias.*saved names begin with 'm.module.'"):
+        restore(into={"m": torch.nn.Linear(2, 2)})
+
+
+def test_not_strict_restores_what_of_a_module_fits(saved):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    restore = saved({"m": model})
+    other = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3), torch.nn.Linear(1, 1, bias=False))
+    found = restore(into={"m": other}, strict=False)
+    assert found.missing == ["m.2.weight", "m.1.weight", "m.1.bias"] and found.unexpected == ["m.1.weight", "m.1.bias"]
+    assert torch.equal(other[0].weight, model[0].weight)
+
+
+def test_an_optimizer_of_other_groups_is_refused_before_anything_is_written(saved):
+    optimizer = torch.optim.Adam(torch.nn.Linear(2, 2).parameters())
+    for state in (optimizer, optimizer.state_dict()):
+        restore = saved({"first": torch.ones(1), "o": state})
+        target = {"first": torch.zeros(1), "o": torch.optim.Adam(torch.nn.Linear(2, 2, bias=False).parameters())}
+        with pytest.raises(neve.Invalid, match=r"o: groups of \[2\] parameters saved, of \[1\]"):
+            restore(into=target)
+        assert not target["first"].any()
+
+
+def test_include_takes_part_of_a_module_but_not_of_an_unknown_object(saved):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    restore = saved({"m": model})
+    other = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    last = other[1].weight.clone()
+    restore(into={"m": other}, include="m.0")
+    assert torch.equal(other[0].weight, model[0].weight) and torch.equal(other[1].weight, last)
+
+    class Holder:
+        state = None
+
+        def load_state_dict(self, state):
+            self.state = state
+
+    holder = Holder()
+    with pytest.raises(neve.Invalid, match="takes all of a state"):
+        restore(into={"m": holder}, include="m.0")
+    assert holder.state is None
 
 
 def test_all_that_does_not_fit_is_listed_and_nothing_is_written(saved):
@@ -173,6 +235,92 @@ def test_include_restores_only_what_it_names(saved):
     target = {"model": {"w": torch.zeros(2)}, "optimizer": {"m": torch.zeros(2)}, "other": 1}
     restore(into=target, include="model.*")
     assert_same(target, {"model": {"w": torch.ones(2)}, "optimizer": {"m": torch.zeros(2)}, "other": 1})
+
+
+def test_include_leaves_the_other_items_of_a_list_alone(saved):
+    restore = saved({"l": [torch.ones(2), 5, "s"], "t": (torch.ones(1), 5), "v": [1, {"q": 2, "r": 3}], "p": Pair(torch.ones(1), 5)})
+    target = {"l": [torch.zeros(2), 77, "tt"], "t": (torch.zeros(1), 6), "v": [8, {"q": 9, "r": 9}], "p": Pair(torch.zeros(1), 6)}
+    restore(into=target, include=["l.0", "t.0", "v.1.q", "p.0"])
+    expected = {"l": [torch.ones(2), 77, "tt"], "t": (torch.ones(1), 6), "v": [8, {"q": 2, "r": 9}], "p": Pair(torch.ones(1), 6)}
+    assert_same(target, expected)
+    with pytest.raises(neve.Invalid, match="l: include= leaves out item 0"):
+        restore(into={"l": []}, include="l.1")
+
+
+def test_include_names_numbers_in_a_subtree_without_tensors(saved):
+    restore = saved({"w": torch.ones(1), "opt": {"lr": 0.5, "wd": 1}, "v": (1, [2, 3]), "long": {"a": "x" * 9000, "b": 1}})
+    assert restore(include="opt.lr").state == {"opt": {"lr": 0.5}}
+    assert restore(include="v.1.0").state == {"v": (None, [2, None])}
+    assert restore(include="long.b").state == {"long": {"b": 1}}
+    assert restore(include="long.*").state == {"long": {"a": "x" * 9000, "b": 1}}
+    target = {"opt": {"lr": 0.1, "wd": 9}}
+    restore(into=target, include="opt.lr")
+    assert target == {"opt": {"lr": 0.5, "wd": 9}}
+
+
+@pytest.mark.parametrize("include", ["modle.*", ["model", "optimizer.lr"], []])
+def test_include_that_matches_nothing_is_refused(saved, include):
+    restore = saved({"model": {"w": torch.ones(1)}, "epoch": 3})
+    for into in (None, {"model": {"w": torch.zeros(1)}}):
+        with pytest.raises(neve.Invalid, match="include.*(matches no name|names nothing)"):
+            restore(into=into, include=include)
+    with pytest.raises(neve.Invalid, match="its names begin with epoch, model"):
+        restore(include="modle.*")
+
+
+def overlapping_targets():
+    full, flat, matrix = torch.zeros(6), torch.full((10,), 7.0), torch.zeros(4, 4)
+    apart, six = {"x": torch.ones(6), "y": torch.full((6,), 2.0)}, torch.arange(10.0)
+    return {
+        "one tensor for two overlapping views": ({"x": six[0:6], "y": six[4:10]}, {"x": full, "y": full}),
+        "a view of the other": (apart, {"x": full, "y": full.view(6)}),
+        "in part": (apart, {"x": flat[0:6], "y": flat[4:10]}),
+        "an array of the other": (apart, {"x": full, "y": full.numpy()}),
+        "a window on itself": ({"x": torch.arange(9.0).view(3, 3)}, {"x": torch.zeros(5).unfold(0, 3, 1)}),
+        "expanded": ({"x": torch.arange(6.0).view(2, 3)}, {"x": torch.zeros(1, 3).expand(2, 3)}),
+        "an overlap elsewhere than saved": ({"x": six[0:6], "y": six[4:10]}, {"x": flat[0:6], "y": flat[3:9]}),
+        "columns that meet": ({"x": torch.ones(4, 2), "y": torch.zeros(4, 3)}, {"x": matrix[:, :2], "y": matrix[:, 1:]}),
+        "another type": ({"x": torch.ones(6), "y": torch.zeros(6, dtype=torch.int32)}, {"x": full, "y": full.view(torch.int32)}),
+    }
+
+
+@pytest.mark.parametrize("case", overlapping_targets())
+def test_targets_that_share_memory_where_the_save_does_not_are_refused(saved, case):
+    state, target = overlapping_targets()[case]
+    restore = saved({"first": torch.ones(1), **state})
+    target = {"first": torch.zeros(1), **target}
+    before = copy.deepcopy(target)
+    with pytest.raises(neve.Invalid, match="nothing was changed.*(share|in the target)"):
+        restore(into=target)
+    assert_same(target, before)
+
+
+def test_targets_that_share_memory_as_the_save_does_are_filled(saved):
+    base, other, matrix = torch.arange(12.0), torch.zeros(12), torch.zeros(4, 4)
+    state = {"x": base.view(3, 4), "t": base.view(3, 4).t(), "w": base.unfold(0, 3, 1), "i": base.view(torch.int32)[2:5],
+             "e": torch.ones(1, 2).expand(3, 2), "q": torch.ones(4, 2), "k": torch.full((4, 2), 2.0)}
+    target = {"x": other.view(3, 4), "t": other.view(3, 4).t(), "w": other.unfold(0, 3, 1), "i": other.view(torch.int32)[2:5],
+              "e": torch.zeros(1, 2).expand(3, 2), "q": matrix[:, :2], "k": matrix[:, 2:]}
+    saved(state)(into=target)
+    assert_same(target, state, strides=False)
+    assert matrix.tolist() == [[1, 1, 2, 2]] * 4
+    columns = torch.zeros(4, 3).t()   # both in another order than they were saved in, and the same of each other
+    target = {"x": columns, "t": columns.t()}
+    saved({"x": state["x"], "t": state["t"]})(into=target)
+    assert torch.equal(target["x"], state["x"])
+
+
+def test_a_target_that_cannot_be_changed_is_refused_before_anything_is_written(saved):
+    restore = saved({"first": torch.ones(1), "x": numpy.arange(3.0)})
+    array = numpy.zeros(3)
+    array.flags.writeable = False
+    with torch.inference_mode():
+        frozen = torch.zeros(3, dtype=torch.float64)
+    for target, why in ((array, "read-only"), (frozen, "inference tensor")):
+        first = torch.zeros(1)
+        with pytest.raises(neve.Invalid, match=f"x: .*{why}"):
+            restore(into={"first": first, "x": target})
+        assert not first.any()
 
 
 def test_tied_targets_are_filled_whatever_ties_them(saved):

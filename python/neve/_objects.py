@@ -1,0 +1,124 @@
+"""Objects that load their own state: what will not fit is found before load_state_dict() has changed anything."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import _names, _tensors
+from ._image import Header
+from ._saved import Saved, SavedComposite, SavedDict, SavedReference, SavedTensor, SavedValue, Select
+
+
+class StateCheck:
+    """Compares a saved state with a module or an optimizer of torch.
+
+    known: whether this is an object whose way of loading is known; of any other only itself can tell.
+    missing, unexpected, different: as in :class:`neve._bind.Binder`. `load` leaves out what is listed there.
+    """
+
+    def __init__(self, node: Saved, target: Any, header: Header, select: Select) -> None:
+        self._header, self._select = header, select
+        self._name, self._target = node.name, target
+        self._drop: List[str] = []
+        self.missing: List[str] = []
+        self.unexpected: List[str] = []
+        self.different: List[str] = []
+        torch = _tensors.loaded_torch()
+        self.known = torch is not None and isinstance(node, SavedDict) and _loads_plainly(torch, target)
+        if self.known:
+            assert isinstance(node, SavedDict)
+            self._compare_module(node)
+        elif torch is not None and isinstance(target, torch.optim.Optimizer):
+            self._compare_groups(node)
+
+    def load(self, state: Any) -> None:
+        """Gives the object its state; of a module's, what fits."""
+        if self.known:
+            for key in self._drop:
+                state.pop(key, None)
+            self._target.load_state_dict(state, strict=False)
+        else:
+            self._target.load_state_dict(state)
+
+    def _compare_module(self, node: SavedDict) -> None:
+        torch = _tensors.need_torch("the target")
+        ours: Dict[str, Any] = self._target.state_dict(keep_vars=True)
+        saved = dict(zip(node.keys, node.children))
+        for key in ours:
+            name = _names.join(node.name, _names.escape(key))
+            if key not in saved and (self._select is None or self._select(name)):
+                self.missing.append(name)
+        for key, child in saved.items():
+            if key not in ours:
+                self.unexpected.append(child.name)
+                self._drop.append(key)
+                continue
+            shape, target = self._shape(child), ours[key]
+            if not isinstance(target, torch.Tensor):
+                continue   # extra state, whatever it is
+            if shape is None:
+                found = "no tensor"
+            elif list(shape) == list(target.shape) or not shape and list(target.shape) == [1] or list(shape) == [1] and target.dim() == 0:
+                continue
+            else:
+                found = str(list(shape))
+            self.different.append(f"{child.name}: {found} saved, {list(target.shape)} in the target")
+            self._drop.append(key)
+
+    def _shape(self, node: Saved) -> Optional[Tuple[int, ...]]:
+        if isinstance(node, SavedReference):
+            node = node.target
+        if isinstance(node, SavedTensor):
+            return self._header.tensors[node.index].shape
+        extra = getattr(node, "extra", None) or getattr(node, "head", None) or {}
+        return tuple(extra["sh"]) if "sh" in extra else None
+
+    def _compare_groups(self, node: Saved) -> None:
+        """An optimizer refuses another number of parameters; but only once others have been changed."""
+        groups = _child(node, "param_groups")
+        saved = [_length(_child(group, "params")) for group in _items(groups)]
+        ours = [len(group["params"]) for group in self._target.param_groups]
+        if saved != ours and None not in saved:
+            self.different.append(f"{self._name or 'the state'}: groups of {saved} parameters saved, of {ours} in the target")
+
+
+def _loads_plainly(torch: Any, target: Any) -> bool:
+    """Whether a module, and all in it, takes each entry of its state dict by name, and nothing translates them first."""
+    module = torch.nn.Module
+    if not isinstance(target, module) or type(target).load_state_dict is not module.load_state_dict:
+        return False
+    return not any(
+        part._load_state_dict_pre_hooks or type(part).state_dict is not module.state_dict or part._state_dict_hooks
+        or type(part)._load_from_state_dict is not module._load_from_state_dict and not _is_normalization(torch, part)
+        or torch.nn.parameter.is_lazy(next(iter(part._parameters.values()), None))
+        for part in target.modules())
+
+
+def _is_normalization(torch: Any, part: Any) -> bool:
+    """Theirs only fills in a counter that very old files lack."""
+    kind = torch.nn.modules.batchnorm._NormBase
+    return isinstance(part, kind) and type(part)._load_from_state_dict is kind._load_from_state_dict
+
+
+def _child(node: Any, key: str) -> Any:
+    if isinstance(node, SavedValue):
+        node = node.value
+    if isinstance(node, SavedComposite):
+        return _child(node.children[0], key)
+    if isinstance(node, SavedDict):
+        return dict(zip(node.keys, node.children)).get(key)
+    return node.get(key) if isinstance(node, dict) else None
+
+
+def _items(node: Any) -> List[Any]:
+    items = _content(node)
+    return list(items) if isinstance(items, (list, tuple)) else []
+
+
+def _length(node: Any) -> Optional[int]:
+    items = _content(node)
+    return len(items) if isinstance(items, (list, tuple)) else None
+
+
+def _content(node: Any) -> Any:
+    return node.value if isinstance(node, SavedValue) else getattr(node, "children", node)

@@ -1,0 +1,151 @@
+"""Whether targets that share memory can all be filled: where two elements are one, what was saved must be one too."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import _tensors
+from ._tensors import Shape
+
+ITEMS_MAX = 1 << 26   # of a group that is compared element by element
+
+
+class Place(NamedTuple):
+    """One tensor of the target, and what was saved for it. Strides in bytes."""
+
+    name: str
+    device: str
+    address: int
+    shape: Shape
+    strides: Shape
+    item_bytes: int
+    stored: str           # the saved bytes: entry, offset in its memory, strides there
+    saved_offset: int
+    saved_strides: Shape
+
+    def reach(self) -> Tuple[int, int]:
+        """The addresses from its first byte to past its last."""
+        if 0 in self.shape:
+            return self.address, self.address
+        moves = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides)]
+        low = sum(move for move in moves if move < 0)
+        return self.address + low, self.address + sum(moves) - low + self.item_bytes
+
+
+def conflicts(places: List[Place]) -> List[str]:
+    """What cannot be, as "name: why". Reads no element of any tensor."""
+    found = []
+    distinct = {place[1:]: place for place in reversed(places)}   # of one target met twice, the first
+    for group in _groups(list(distinct.values())):
+        wrong = _conflict(group)
+        if wrong is not None:
+            found.append(wrong)
+    return found
+
+
+def _groups(places: List[Place]) -> List[List[Place]]:
+    """Those whose memory meets, and single ones that meet themselves."""
+    groups: List[List[Place]] = []
+    ordered = sorted((place.device, *place.reach(), index) for index, place in enumerate(places))
+    end, device = 0, ""
+    for where, low, high, index in ordered:
+        if low == high:
+            continue
+        if groups and where == device and low < end:
+            groups[-1].append(places[index])
+            end = max(end, high)
+        else:
+            groups.append([places[index]])
+            end, device = high, where
+    return [group for group in groups if len(group) > 1 or _may_overlap_itself(group[0])]
+
+
+def _may_overlap_itself(place: Place) -> bool:
+    strides = [abs(stride) for stride in place.strides]
+    return _tensors.has_overlap((*place.shape, place.item_bytes), (*strides, 1))
+
+
+def _conflict(group: List[Place]) -> Optional[str]:
+    first = group[0]
+    if all(_is_laid_out_as(place, first) for place in group):
+        return None
+    if not any(map(_may_overlap_itself, group)) and _stay_apart(group):
+        return None
+    return _compared(group)
+
+
+def _is_laid_out_as(place: Place, first: Place) -> bool:
+    """Whether the target's memory is a picture of the saved memory, at one distance for all."""
+    same = all(ours == saved for extent, ours, saved in zip(place.shape, place.strides, place.saved_strides) if extent > 1)
+    return same and place.stored == first.stored and place.address - place.saved_offset == first.address - first.saved_offset
+
+
+def _stay_apart(group: List[Place]) -> bool:
+    """Whether they are blocks of the columns of one matrix, each of which keeps to its own bytes of a row."""
+    pitch = max(max((abs(stride) for extent, stride in zip(place.shape, place.strides) if extent > 1), default=0) for place in group)
+    if pitch == 0:
+        return False
+    base = min(place.reach()[0] for place in group)
+    blocks = []
+    for place in group:
+        inner = [(extent, stride) for extent, stride in zip(place.shape, place.strides) if extent > 1 and stride != pitch]
+        if any(stride < 0 for _, stride in inner):
+            return False
+        begin = (place.address - base) % pitch
+        blocks.append((begin, begin + sum((extent - 1) * stride for extent, stride in inner) + place.item_bytes))
+    blocks.sort()
+    return blocks[-1][1] <= pitch and all(left[1] <= right[0] for left, right in zip(blocks, blocks[1:]))
+
+
+def _compared(group: List[Place]) -> Optional[str]:
+    """Element by element: to each address of the target goes the address of what was saved for it."""
+    try:
+        import numpy
+    except ImportError:
+        return f"{group[1 if len(group) > 1 else 0].name}: it shares memory in the target as nothing in the save does"
+    low, high = min(place.reach()[0] for place in group), max(place.reach()[1] for place in group)
+    unit = _unit(group, low)
+    if (high - low) // unit > ITEMS_MAX:
+        return (f"{group[-1].name}: it shares memory with {group[0].name} in the target, in another way than in the save, and is too "
+                "large to be compared element by element")
+    bases: Dict[str, int] = {}
+    taken = numpy.full((high - low) // unit, -1, dtype=numpy.int64)
+    earlier: List[Place] = []
+    for place in group:
+        base = bases.setdefault(place.stored, len(bases) << 48)
+        per_item = place.item_bytes // unit
+        shape = (*place.shape, per_item)
+        window = _view(numpy, taken, (place.address - low) // unit, shape, (*[stride // unit for stride in place.strides], 1))
+        source = numpy.full(shape, base + place.saved_offset, dtype=numpy.int64)
+        for axis, (extent, stride) in enumerate(zip(shape, (*place.saved_strides, unit))):
+            source += (numpy.arange(extent, dtype=numpy.int64) * stride).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        if bool(((window != -1) & (window != source)).any()):
+            other = next((before.name for before in earlier if _meet(before, place)), place.name)
+            return f"{place.name}: it shares memory with {other} in the target, but not so in the save"
+        window[...] = source
+        if bool((window != source).any()):
+            return f"{place.name}: elements of it share memory in the target, but not in the save"
+        earlier.append(place)
+    return None
+
+
+def _meet(a: Place, b: Place) -> bool:
+    return a.reach()[0] < b.reach()[1] and b.reach()[0] < a.reach()[1]
+
+
+def _unit(group: List[Place], low: int) -> int:
+    """The largest size that divides all sizes, strides and distances."""
+    from math import gcd
+
+    unit = 0
+    for place in group:
+        unit = gcd(unit, place.item_bytes, place.address - low)
+        for extent, stride in zip(place.shape, place.strides):
+            unit = gcd(unit, abs(stride)) if extent > 1 else unit
+    return unit
+
+
+def _view(numpy: Any, buffer: Any, start: int, shape: Shape, strides: Shape) -> Any:
+    item = buffer.itemsize
+    moved = tuple(stride * item if extent > 1 else 0 for extent, stride in zip(shape, strides))
+    return numpy.ndarray(shape, buffer.dtype, buffer, start * item, moved)
