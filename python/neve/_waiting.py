@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import gc
 import os
+import re
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ class Slices:
     """Calls an operation that raises Timeout after a given time, again and again until the whole deadline has passed."""
 
     def __init__(self, timeout: Optional[float]) -> None:
+        self._timeout = 0.0 if timeout is None else float(timeout)
         self._deadline = None if timeout is None or timeout < 0 else time.monotonic() + timeout
 
     def run(self, operation: Callable[[float], Any]) -> Any:
@@ -39,8 +41,11 @@ class Slices:
                 left = min(SLICE_S, max(self._deadline - time.monotonic(), 0.0))
             try:
                 return operation(left)
-            except Timeout:
+            except Timeout as error:
                 if self._deadline is not None and time.monotonic() >= self._deadline:
+                    # The engine knows of the last slice only.
+                    error.message = re.sub(r"after [0-9.e+-]+ s\b", f"after {self._timeout:.3g} s", error.message)
+                    error.args = (error.message,)
                     raise
 
 

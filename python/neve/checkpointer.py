@@ -18,6 +18,7 @@ from ._image import Image
 from ._library import call, call_json, library
 from ._restore import Found, Restoration, explain_written
 from ._waiting import Slices, interruptible
+from ._values import int_text
 from ._world import find_world
 from .errors import Closed, Damaged, DataLoss, Error, Invalid, NotFound, Timeout, Unsupported
 from .ticket import Ticket
@@ -213,7 +214,7 @@ class Checkpointer:
         into: a state of the same shape: tensors and arrays are filled in place, numbers and strings replaced inside their dict
             or list, objects get ``load_state_dict``, what a dict or list lacks is added. What does not fit is listed by
             :class:`neve.Invalid` before anything is written.
-        include: glob patterns over dotted names, such as ``"model.*"``: only these.
+        include: glob patterns over dotted names, such as ``"model.*"``: only these. One that matches nothing is refused.
         map_location: a device for tensors, or a dict of devices, when there is no target.
         strict: False lists what does not fit in ``found.missing`` and ``found.unexpected`` instead.
         fallback: True takes the next older save when this one is damaged.
@@ -368,7 +369,7 @@ def _step_number(step: Any) -> int:
     except TypeError:
         raise Invalid(f"{step!r} is no step: pass an int") from None
     if not 0 <= number < STEP_LIMIT:
-        raise Invalid(f"step {number} is out of bounds: 0 <= step < 10^12")
+        raise Invalid(f"step {int_text(number)[:40]} is out of bounds: 0 <= step < 10^12")
     return number
 
 
@@ -403,8 +404,8 @@ def _tags_json(tags: Optional[Mapping[str, Any]]) -> Optional[bytes]:
         plain[key] = value
     try:
         return json.dumps(plain, allow_nan=False, ensure_ascii=True).encode("ascii")
-    except ValueError:
-        raise Invalid("a tag is NaN or infinite, which cannot be written") from None
+    except ValueError as error:
+        raise Invalid(f"a tag is NaN, infinite or of too many digits, and cannot be written: {error}") from None
 
 
 def _parse_save_id(text: str) -> Tuple[int, int]:
