@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -63,6 +64,7 @@ def main() -> int:
     parser.add_argument("--disk", type=Path, default=ROOT / "build" / "bench", help="folder for the disk rows")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))     # so that mounts and RAM folders go
     folder = options.disk.absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
