@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _names, _overlap, _tensors, _values
@@ -39,6 +40,8 @@ class Binder:
         self._bound: Dict[int, Tuple[str, str]] = {}   # id of a target -> name, stored entry
         self._keep: List[Any] = []
         self._places: List[_overlap.Place] = []
+        self._undo: Dict[str, Callable[[], Any]] = {}  # by name, what leaves a target alone after all
+        self.impossible = False                        # something cannot even be restored in part
 
     def bind(self, node: Saved, target: Any) -> Step:
         """The step for one place."""
@@ -66,7 +69,11 @@ class Binder:
 
     def check_shared_memory(self) -> None:
         """Lists the targets that share memory where what was saved for them does not."""
-        self.different += _overlap.conflicts(self._places)
+        for refused, why in _overlap.conflicts(self._places):
+            for place in self._places:
+                if place[1:] == refused[1:]:   # met under other names as well, maybe
+                    self.different.append(f"{place.name}: {why}")
+                    self._undo[place.name]()
 
     # ---- Outcomes ----
 
@@ -79,14 +86,17 @@ class Binder:
         return lambda: target
 
     def _load_state(self, node: Saved, target: Any) -> Step:
-        check = StateCheck(node, target, self._header, self._select)
+        check = StateCheck(node, target, self._select, self._unfit)
         if not check.known and is_partial(node):
-            self.different.append(f"{node.name or 'the state'}: {type(target).__name__}.load_state_dict() takes all of a state, and "
-                                  "include= leaves some of it out")
+            self.different.append(f"{node.name or 'the state'}: {type(target).__name__}.load_state_dict() takes all of a state, "
+                                  "and include= leaves some of it out")
             return lambda: target
         self.missing += check.missing
         self.unexpected += check.unexpected
         self.different += check.different
+        self.impossible = self.impossible or check.impossible
+        for name, key in check.filled.items():
+            self._undo[name] = partial(check.leave_out, key)
         self._tensors.want_all(node)
 
         def load() -> Any:
@@ -107,6 +117,16 @@ class Binder:
     def _bind_tensor(self, node: SavedTensor, target: Any, name: str) -> Step:
         if isinstance(target, _REPLACEABLE):
             return self._fresh(node)
+        text = self._unfit(node, target, name)
+        if text is not None:
+            self.different.append(text)
+            return lambda: target
+        self._undo[name] = lambda: self._tensors.drop_target(node, target)
+        self._tensors.want(node, target)
+        return lambda: target
+
+    def _unfit(self, node: SavedTensor, target: Any, name: str) -> Optional[str]:
+        """Why a saved tensor cannot go into the target's memory, as "name: why"; else None, and the memory is noted."""
         logical = self._header.tensors[node.index]
         shape, kind = list(logical.shape), logical.dtype.name
         text = node.extra.get("np")
@@ -116,23 +136,19 @@ class Binder:
             kind = node.extra["dt"]
         found = _describe_target(target)
         if found is None:
-            return self._no_place(name, "a tensor", target)
+            return f"{name}: saved as a tensor, in the target a {type(target).__name__}"
         refused = _why_not_writable(target)
         if refused is not None:
-            self.different.append(f"{name}: {refused}")
-            return lambda: target
+            return f"{name}: {refused}"
         if found != (kind, shape):
-            self.different.append(f"{name}: {kind} {shape} saved, {found[0]} {found[1]} in the target")
-            return lambda: target
+            return f"{name}: {kind} {shape} saved, {found[0]} {found[1]} in the target"
         known = self._bound.get(id(target))
         if known is not None and known[1] != logical.stored:
-            self.different.append(f"{name}: one tensor with {known[0]} in the target, but not in the save")
-            return lambda: target
+            return f"{name}: one tensor with {known[0]} in the target, but not in the save"
         self._bound[id(target)] = (name, logical.stored)
         self._keep.append(target)
         self._places.append(_place(name, logical, target, text if isinstance(text, str) else None))
-        self._tensors.want(node, target)
-        return lambda: target
+        return None
 
     def _bind_meta(self, node: SavedMeta, target: Any) -> Step:
         torch = _tensors.loaded_torch()
@@ -180,7 +196,8 @@ class Binder:
                 steps.append(self.bind(child, target[index]))
             elif isinstance(child, SavedLeftOut):
                 if not all(isinstance(later, SavedLeftOut) for later in node.children[index:]):
-                    self.different.append(f"{node.name or 'the state'}: include= leaves out item {index}, which the target lacks")
+                    where = node.name or "the state"
+                    self.different.append(f"{where}: include= leaves out item {index}, which the target lacks")
                 break
             else:
                 self.added.append(child.name)
@@ -423,5 +440,6 @@ def prefix_hint(missing: List[str], extra: List[str]) -> str:
         for (head, extra_part), hits in sorted(found.items()):
             if hits * 2 >= len(shorter):
                 without = "it" if not head else repr(extra_part)
-                return f". Hint: the {where} names begin with {head + extra_part!r}; without {without} {hits} of {len(shorter)} fit"
+                begin_with = f"the {where} names begin with {head + extra_part!r}"
+                return f". Hint: {begin_with}; without {without} {hits} of {len(shorter)} fit"
     return ""

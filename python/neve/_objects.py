@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 from . import _names, _tensors
-from ._image import Header
-from ._saved import Saved, SavedComposite, SavedDict, SavedReference, SavedTensor, SavedValue, Select
+from ._saved import Saved, SavedComposite, SavedDict, SavedMeta, SavedReference, SavedTensor, SavedValue, Select
+
+Unfit = Callable[[SavedTensor, Any, str], Optional[str]]
 
 
 class StateCheck:
@@ -14,15 +15,20 @@ class StateCheck:
 
     known: whether this is an object whose way of loading is known; of any other only itself can tell.
     missing, unexpected, different: as in :class:`neve._bind.Binder`. `load` leaves out what is listed there.
+    impossible: whether it cannot be loaded in part either.
+    filled: the module's tensors that will be filled: dotted name -> key.
+    unfit: says why a saved tensor does not fit a tensor of the target, as "name: why".
     """
 
-    def __init__(self, node: Saved, target: Any, header: Header, select: Select) -> None:
-        self._header, self._select = header, select
+    def __init__(self, node: Saved, target: Any, select: Select, unfit: Unfit) -> None:
+        self._select, self._unfit = select, unfit
         self._name, self._target = node.name, target
         self._drop: List[str] = []
         self.missing: List[str] = []
         self.unexpected: List[str] = []
         self.different: List[str] = []
+        self.impossible = False
+        self.filled: Dict[str, str] = {}
         torch = _tensors.loaded_torch()
         self.known = torch is not None and isinstance(node, SavedDict) and _loads_plainly(torch, target)
         if self.known:
@@ -53,25 +59,30 @@ class StateCheck:
                 self.unexpected.append(child.name)
                 self._drop.append(key)
                 continue
-            shape, target = self._shape(child), ours[key]
+            target = ours[key]
             if not isinstance(target, torch.Tensor):
                 continue   # extra state, whatever it is
-            if shape is None:
-                found = "no tensor"
-            elif list(shape) == list(target.shape) or not shape and list(target.shape) == [1] or list(shape) == [1] and target.dim() == 0:
-                continue
+            text = self._why_not(child, target)
+            if text is None:
+                self.filled[child.name] = key
             else:
-                found = str(list(shape))
-            self.different.append(f"{child.name}: {found} saved, {list(target.shape)} in the target")
-            self._drop.append(key)
+                self.different.append(text)
+                self._drop.append(key)
 
-    def _shape(self, node: Saved) -> Optional[Tuple[int, ...]]:
-        if isinstance(node, SavedReference):
-            node = node.target
+    def leave_out(self, key: str) -> None:
+        """Has `load` leave an entry of the module alone."""
+        self._drop.append(key)
+
+    def _why_not(self, child: Saved, target: Any) -> Optional[str]:
+        node = child.target if isinstance(child, SavedReference) else child
         if isinstance(node, SavedTensor):
-            return self._header.tensors[node.index].shape
-        extra = getattr(node, "extra", None) or getattr(node, "head", None) or {}
-        return tuple(extra["sh"]) if "sh" in extra else None
+            return self._unfit(node, target, child.name)
+        if isinstance(node, SavedComposite) and "sh" in node.head and list(node.head["sh"]) == list(target.shape):
+            return None   # sparse
+        if isinstance(node, SavedMeta) and target.is_meta and list(node.extra["sh"]) == list(target.shape):
+            return None
+        kind = "a meta tensor" if isinstance(node, SavedMeta) else "no tensor of this shape"
+        return f"{child.name}: {kind} saved, {list(target.shape)} on {target.device} in the target"
 
     def _compare_groups(self, node: Saved) -> None:
         """An optimizer refuses another number of parameters; but only once others have been changed."""
@@ -80,6 +91,7 @@ class StateCheck:
         ours = [len(group["params"]) for group in self._target.param_groups]
         if saved != ours and None not in saved:
             self.different.append(f"{self._name or 'the state'}: groups of {saved} parameters saved, of {ours} in the target")
+            self.impossible = True
 
 
 def _loads_plainly(torch: Any, target: Any) -> bool:

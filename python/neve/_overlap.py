@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from . import _tensors
 from ._tensors import Shape
@@ -32,14 +32,14 @@ class Place(NamedTuple):
         return self.address + low, self.address + sum(moves) - low + self.item_bytes
 
 
-def conflicts(places: List[Place]) -> List[str]:
-    """What cannot be, as "name: why". Reads no element of any tensor."""
-    found = []
-    distinct = {place[1:]: place for place in reversed(places)}   # of one target met twice, the first
+def conflicts(places: List[Place]) -> List[Tuple[Place, str]]:
+    """What cannot be, as pairs of a place and why. Reads no element of any tensor."""
+    found: List[Tuple[Place, str]] = []
+    distinct: Dict[Any, Place] = {}   # of one target met twice, the first
+    for place in places:
+        distinct.setdefault(place[1:], place)
     for group in _groups(list(distinct.values())):
-        wrong = _conflict(group)
-        if wrong is not None:
-            found.append(wrong)
+        found += _conflicts_of(group)
     return found
 
 
@@ -65,12 +65,12 @@ def _may_overlap_itself(place: Place) -> bool:
     return _tensors.has_overlap((*place.shape, place.item_bytes), (*strides, 1))
 
 
-def _conflict(group: List[Place]) -> Optional[str]:
+def _conflicts_of(group: List[Place]) -> List[Tuple[Place, str]]:
     first = group[0]
     if all(_is_laid_out_as(place, first) for place in group):
-        return None
+        return []
     if not any(map(_may_overlap_itself, group)) and _stay_apart(group):
-        return None
+        return []
     return _compared(group)
 
 
@@ -97,20 +97,21 @@ def _stay_apart(group: List[Place]) -> bool:
     return blocks[-1][1] <= pitch and all(left[1] <= right[0] for left, right in zip(blocks, blocks[1:]))
 
 
-def _compared(group: List[Place]) -> Optional[str]:
+def _compared(group: List[Place]) -> List[Tuple[Place, str]]:
     """Element by element: to each address of the target goes the address of what was saved for it."""
     try:
         import numpy
     except ImportError:
-        return f"{group[1 if len(group) > 1 else 0].name}: it shares memory in the target as nothing in the save does"
+        return [(place, "it shares memory in the target in another way than in the save") for place in group]
     low, high = min(place.reach()[0] for place in group), max(place.reach()[1] for place in group)
     unit = _unit(group, low)
     if (high - low) // unit > ITEMS_MAX:
-        return (f"{group[-1].name}: it shares memory with {group[0].name} in the target, in another way than in the save, and is too "
-                "large to be compared element by element")
+        why = "it shares memory in the target in another way than in the save, and is too large to be compared element by element"
+        return [(place, why) for place in group]
     bases: Dict[str, int] = {}
     taken = numpy.full((high - low) // unit, -1, dtype=numpy.int64)
     earlier: List[Place] = []
+    found: List[Tuple[Place, str]] = []
     for place in group:
         base = bases.setdefault(place.stored, len(bases) << 48)
         per_item = place.item_bytes // unit
@@ -121,12 +122,16 @@ def _compared(group: List[Place]) -> Optional[str]:
             source += (numpy.arange(extent, dtype=numpy.int64) * stride).reshape([-1 if i == axis else 1 for i in range(len(shape))])
         if bool(((window != -1) & (window != source)).any()):
             other = next((before.name for before in earlier if _meet(before, place)), place.name)
-            return f"{place.name}: it shares memory with {other} in the target, but not so in the save"
+            found.append((place, f"it shares memory with {other} in the target, but not so in the save"))
+            continue
+        before_it = window.copy()
         window[...] = source
         if bool((window != source).any()):
-            return f"{place.name}: elements of it share memory in the target, but not in the save"
+            found.append((place, "elements of it share memory in the target, but not in the save"))
+            window[...] = before_it
+            continue
         earlier.append(place)
-    return None
+    return found
 
 
 def _meet(a: Place, b: Place) -> bool:

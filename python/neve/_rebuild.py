@@ -64,6 +64,13 @@ class Tensors:
         elif target is not None and target is not known.target:
             self._more_targets.append((known, target))
 
+    def drop_target(self, node: SavedTensor, target: Any) -> None:
+        """Leaves a target alone after all."""
+        known = self._wants[node.index]
+        self._more_targets = [(want, other) for want, other in self._more_targets if other is not target]
+        if known.target is target:
+            known.target, known.device = None, self._device(node)
+
     def want_all(self, node: Optional[Saved]) -> None:
         """Asks for every tensor below a node, in memory of its own."""
         if isinstance(node, SavedTensor):

@@ -84,9 +84,9 @@ class Restoration:
             step = binder.bind(root, target)
             binder.check_shared_memory()
         error = mismatch(binder, self._what)
-        if error is not None and strict:
+        if error is not None and (strict or binder.impossible):
             raise error
-        names = [text.split(":", 1)[0] for text in binder.different]
+        names = [text.split(": ", 1)[0] for text in binder.different]
         self.missing = binder.missing + names
         self.unexpected = binder.unexpected + names
         self._tensors.read()
@@ -97,7 +97,7 @@ class Restoration:
 def explain_written(error: BaseException, written: List[str]) -> str:
     """What a failed restore in place leaves behind; added to the message of an error of neve."""
     shown = ", ".join(written[:20]) + (f" and {len(written) - 20} more" if len(written) > 20 else "")
-    text = f"the restore failed after these tensors of the target were written: {shown or 'none'}"
+    text = f"the restore failed after these places of the target were written: {shown or 'none'}"
     if isinstance(error, Error):
         error.message += f" ({text}; the target is not usable, and the next save is refused, until a restore succeeds)"
         error.args = (error.message,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Optional
 
@@ -203,6 +204,10 @@ class SavedState:
                 text = "" if kind is list else "tuple" if kind is tuple else "n:" + _values.class_name(kind)
                 return SavedList(name, [item or SavedLeftOut(_names.join(name, str(index))) for index, item in enumerate(items)],
                                  text)
+        elif dataclasses.is_dataclass(kind):
+            fields = self._part_of_value(_values.dataclass_fields(value), name)
+            if fields is not None:
+                return SavedComposite(name, "dataclass", {"o": "dataclass", "q": _values.class_name(kind)}, [fields])
         return None
 
     def _part_of_blob(self, blob: SavedBlob) -> Optional[Saved]:
@@ -279,6 +284,14 @@ class SavedState:
                 children.append(self._parse(child, _names.join(name or _names.ROOT_NAME, part)))
             self._select = outer
             if not self._wanted(name or _names.ROOT_NAME):
+                return None
+        elif kind not in ("state", "dataclass"):   # a generator: whole or not at all
+            wanted, blobs = self._wanted(name), len(self._blobs)
+            outer, self._select = self._select, None
+            children = [self._parse(child, name) for child in node["c"]]
+            self._select = outer
+            if not wanted:
+                del self._blobs[blobs:]
                 return None
         else:
             children = [self._parse(child, name) for child in node["c"]]
