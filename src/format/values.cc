@@ -161,8 +161,9 @@ bool ValuesReader::Read(Value* value, int depth) {
       return ReadBase64(&value->text);
     case 'N':
       value->kind = Kind::kNumpyScalar;
-      if (!ReadQuoted(&value->text) || !Read(&value->items.emplace_back(), depth)) return false;
-      return value->items[0].kind == Kind::kBytes || Fail("a numpy scalar without its bytes");
+      if (!ReadQuoted(&value->text)) return false;
+      if (position_ >= text_.size() || text_[position_] != 'y') return Fail("a numpy scalar without its bytes");
+      return Read(&value->items.emplace_back(), depth);   // bytes, in which nothing nests
     case 'T': value->kind = Kind::kTorchDType; return ReadQuoted(&value->text);
     case 'D': value->kind = Kind::kTorchDevice; return ReadQuoted(&value->text);
     case '@':

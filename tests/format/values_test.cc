@@ -111,12 +111,13 @@ TEST(ValuesTest, RefusesWhatTheGrammarLacks) {
   EXPECT_THAT(Refused("[i1;"), HasSubstr("without an end"));
   EXPECT_THAT(Refused("{'a'}"), HasSubstr("no value"));
   EXPECT_THAT(Refused("N'<f4'i1;"), HasSubstr("without its bytes"));
+  EXPECT_THAT(Refused("N'<f4'N'<f4'yAACAPw;"), HasSubstr("without its bytes"));
   EXPECT_THAT(Refused("Tx"), HasSubstr("in quotes"));
   EXPECT_THAT(Refused("@'a'"), HasSubstr("missing"));
 }
 
 TEST(ValuesTest, DepthIsBoundedForEveryWayToNest) {
-  for (const char* open : {"[", "(", "{", "E{", "S(", "@'a'", "N'<f4'"}) {
+  for (const char* open : {"[", "(", "{", "E{", "S(", "@'a'"}) {
     std::string text;
     for (int i = 0; i < 100'000; ++i) text += open;
     EXPECT_THAT(Refused(text), HasSubstr("nested")) << open;
