@@ -30,6 +30,17 @@ def ram_folder(monkeypatch):
 
 
 @pytest.fixture
+def quick_folder(tmp_path):
+    """A folder on tmpfs where there is one: for tests of very many durable saves, of which the disk is not the subject."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    folder = tempfile.mkdtemp(prefix="neve-test-files-", dir="/dev/shm")
+    yield Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
 def job(tmp_path):
     """Opens Checkpointers of one job folder, and closes those that are still open."""
     opened = []
