@@ -12,9 +12,18 @@ from ._saved import (
 )
 from ._template import FACTORY_NAMES, SPARSE_PARTS
 from ._walk import BIT_GENERATORS
-from .errors import Damaged, Invalid, Unsupported, UnsupportedOnLoad
+from .errors import Damaged, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
 
 _FACTORIES = {name: factory for factory, name in FACTORY_NAMES.items()}
+
+
+def _with_room(name: str, size_bytes: int, make: Callable[[], Any]) -> Any:
+    """Memory for a tensor that comes back with its own strides, which may span far more than the file holds."""
+    try:
+        return make()
+    except (RuntimeError, MemoryError, ValueError) as error:
+        raise Exhausted(f"{name}: no memory for the {size_bytes} bytes that its strides span ({error}); leave it out with include=, "
+                        "or check whether the file is what it should be") from error
 
 
 class Want:
@@ -150,12 +159,15 @@ class Tensors:
                 return
         if want.is_array():
             item = logical.dtype.item_bytes
-            storage = _tensors.Storage(_tensors.span_items(logical.shape, logical.strides) * item, False)
+            size = _tensors.span_items(logical.shape, logical.strides) * item
+            storage = _with_room(want.node.name, size, lambda: _tensors.Storage(size, False))
             fresh = self._view(want, storage, 0)
             address = storage.address
         else:
             dtype = self._torch_dtype(want)
-            fresh = self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
+            size = _tensors.span_items(logical.shape, logical.strides) * logical.dtype.item_bytes
+            fresh = _with_room(want.node.name, size,
+                               lambda: self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype))
             address = fresh.data_ptr()
         self._add_range("", logical, address, logical.strides)
         self._deliver(want, fresh)
@@ -212,7 +224,8 @@ class Tensors:
         offsets = [(want.logical.offset_bytes, want.logical.dtype.item_bytes) for want in wants]
         pad = alias_pad(offsets)
         arrays_only = all(want.is_array() for want in wants)
-        storage = _tensors.Storage(pad + self._header.span_bytes(stored_name), not arrays_only)
+        size = pad + self._header.span_bytes(stored_name)
+        storage = _with_room(stored_name, size, lambda: _tensors.Storage(size, not arrays_only))
         if base is None:
             self._ranges.append(Range("", stored.offset, stored.bytes, storage.address + pad))
         else:

@@ -326,7 +326,8 @@ def test_include_brings_back_only_what_it_names(around):
     assert_same(around(state, include=["model.a.*", "step"]), {"model": {"a.w": torch.ones(1)}, "step": 3})
     assert_same(around(state, include="optimizer"), {"optimizer": state["optimizer"]})
     assert_same(around(state, include="l.1"), {"l": [None, torch.ones(1)]})
-    assert around(state, include="nothing") is None or around(state, include="nothing") == {}
+    with pytest.raises(neve.Invalid, match="nothing"):
+        around(state, include="nothing")
 
 
 def test_map_location(around):
