@@ -14,9 +14,9 @@ namespace neve::format {
 namespace {
 
 std::string Page() {
-  std::string path = __FILE__;
-  path.resize(path.rfind("tests/format/"));
-  std::ifstream file(path + "docs/format.md");
+  // Not by __FILE__: the compiler cache makes that relative to the build folder.
+  const std::string path = NEVE_SOURCE_DIR "/docs/format.md";
+  std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
   EXPECT_FALSE(text.str().empty()) << path;
