@@ -1,9 +1,11 @@
 // Single files: what a kill or a failure leaves, with files without names and where there are none.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error/status.h"
 #include "tests/base/os_fixture.h"
@@ -74,6 +76,49 @@ TEST_F(FileSaveTest, DUR_02_AFailureAtAnyStepLeavesTheOldFileAlone) {
       EXPECT_EQ(Names(), std::vector<std::string>{"w.safetensors"}) << static_cast<int>(call);
       EXPECT_TRUE(Holds(1));
     }
+  }
+}
+
+TEST_F(FileSaveTest, DUR_01_TheNextSaveRemovesTheTemporariesOfKilledOnes) {
+  for (const bool unnamed : {true, false}) {
+    // What a kill between naming and renaming leaves: a file that nobody has locked, under a number that any save may use.
+    for (const char* left : {".tmp-0000000000000000", ".tmp-0000000000000002", ".tmp-000000000000000f"}) {
+      std::ofstream(Path(left)) << "half a file";
+    }
+    ScriptedHooks hooks([&](const CallInfo& info) { return unnamed ? CallVerdict{} : NoUnnamedFiles(info); });
+    ASSERT_TRUE(Save(3).ok());
+    EXPECT_EQ(Names(), std::vector<std::string>{"w.safetensors"}) << unnamed;
+    EXPECT_TRUE(Holds(3));
+  }
+}
+
+TEST_F(FileSaveTest, ATemporaryThatIsBeingWrittenIsLeftAlone) {
+  const os::File other = os::Open(Path(".tmp-0000000000000000"), O_CREAT | O_EXCL | O_RDWR).value();
+  ASSERT_TRUE(os::TryLock(other));
+  std::filesystem::create_directory(Path(".tmp-0000000000000001"));                       // things that are no temporaries
+  ASSERT_EQ(::symlink("nowhere", Path(".tmp-0000000000000002").c_str()), 0);
+  ASSERT_EQ(::mkfifo(Path(".tmp-0000000000000003").c_str(), 0600), 0);
+  const std::vector<std::string> before = Names();
+  for (const bool unnamed : {true, false}) {
+    ScriptedHooks hooks([&](const CallInfo& info) { return unnamed ? CallVerdict{} : NoUnnamedFiles(info); });
+    ASSERT_TRUE(Save(4).ok());
+    EXPECT_TRUE(Holds(4));
+    std::vector<std::string> names = Names();
+    std::erase(names, "w.safetensors");
+    EXPECT_EQ(names, before) << unnamed;
+  }
+}
+
+TEST_F(FileSaveTest, WhereThereAreNoLocksNoTemporaryIsHeldForDead) {
+  std::ofstream(Path(".tmp-0000000000000000")) << "perhaps being written";
+  for (const bool unnamed : {true, false}) {
+    ScriptedHooks hooks([&](const CallInfo& info) {
+      if (info.call == Call::kLease) return CallVerdict{.error_number = ENOLCK};
+      return unnamed ? CallVerdict{} : NoUnnamedFiles(info);
+    });
+    ASSERT_TRUE(Save(5).ok());
+    EXPECT_EQ(Names(), (std::vector<std::string>{".tmp-0000000000000000", "w.safetensors"})) << unnamed;
+    EXPECT_TRUE(Holds(5));
   }
 }
 

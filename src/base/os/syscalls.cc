@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -186,6 +187,11 @@ absl::Status Name(const File& file) {
     return ::linkat(AT_FDCWD, open.c_str(), AT_FDCWD, file.path.c_str(), AT_SYMLINK_FOLLOW);
   });
   return result < 0 ? RoomFailure(result, file, absl::StrFormat("give a file the name %s", file.path)) : absl::OkStatus();
+}
+
+bool TryLock(const File& file) {
+  return MakeCall({.call = Call::kLease, .path = file.path},
+                  [&](uint64_t) { return ::flock(file.fd.get(), LOCK_EX | LOCK_NB); }) == 0;
 }
 
 absl::StatusOr<std::string> FollowLinks(std::string path) {

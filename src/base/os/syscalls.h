@@ -42,6 +42,9 @@ absl::Status Link(const std::string& from, const std::string& to);   // a hard l
 // of `path`, and Name gives it that name (never replaces). Unavailable/EOPNOTSUPP where there are no such files.
 absl::StatusOr<File> OpenUnnamed(const std::string& path, mode_t mode = 0666);
 absl::Status Name(const File& file);
+// Locks the file against every other open of it (flock): false when another has it, or where there are no locks. Held until the
+// last descriptor of this open is closed, a forked child's included.
+bool TryLock(const File& file);
 // Where a write to `path` has to land: the end of a chain of symbolic links, there or not. A plain path is itself.
 absl::StatusOr<std::string> FollowLinks(std::string path);
 absl::Status Unlink(const std::string& path);     // a file already gone is OK
