@@ -51,6 +51,11 @@ absl::StatusOr<uint64_t> HeaderBytesNeeded(std::string_view first_bytes, uint64_
 // `head` holds at least HeaderBytesNeeded bytes.
 absl::StatusOr<ImageHeader> ParseImageHeader(std::string_view head, uint64_t file_bytes, const HeaderOptions& options = {});
 
+// The text of such a header: 8 bytes of length and the JSON, padded so that data begins at a multiple of 4096. Tensors lie
+// where they do, counted from header.header_bytes; names, metadata and tensors stand in the header's order. Exhausted: over
+// the limit, by number.
+absl::StatusOr<std::string> EncodeImageHeader(const ImageHeader& header);
+
 // What a file is that is not safetensors, by its first bytes: "a Git LFS pointer (object sha256:..., 123 bytes)",
 // "an HTML page", "a zip archive (a .pt file?)", "a zstd stream", "a pickle", "empty", "all zeros"; else "".
 std::string GuessKind(std::string_view first_bytes, uint64_t file_bytes);
@@ -65,6 +70,7 @@ struct LogicalTensor {
   std::string stored;           // header name of the bytes: its own, or its base's
   uint64_t byte_offset = 0;     // alias: bytes from the start of the base's memory (the base with its own strides)
   bool alias = false;
+  uint32_t stored_index = 0;    // of that entry in header.tensors
 };
 // From the header alone; for a foreign safetensors file each entry is one contiguous tensor. Damaged when the tree
 // contradicts the header.

@@ -71,6 +71,7 @@ class TreeReader {
       if (hide && IsHiddenName(stored.name)) continue;
       logical_of_[i] = static_cast<uint32_t>(own_.size());
       LogicalTensor tensor{stored.name, stored.dtype, stored.shape, {}, stored.name};
+      tensor.stored_index = static_cast<uint32_t>(i);
       if (stored.dtype == DType::kF4E2M1x2) tensor.shape.back() /= 2;   // the header counts values; it is even
       own_.push_back(std::move(tensor));
     }
@@ -196,7 +197,7 @@ class TreeReader {
   }
 
   absl::Status CheckAliases() {
-    for (const auto& [position, alias] : aliases_) {
+    for (auto& [position, alias] : aliases_) {
       const auto damaged = [&, &alias = alias](const std::string& what) {
         return Damaged(absl::StrFormat("%s: alias %s: %s", kTreeKey, Quoted(alias.name), what));
       };
@@ -204,6 +205,7 @@ class TreeReader {
       if (base == nullptr || IsBlobName(base->name)) {
         return damaged(absl::StrFormat("its base %s is not in the header", Quoted(alias.stored)));
       }
+      alias.stored_index = static_cast<uint32_t>(base - header_.tensors.data());
       if (const absl::StatusOr<tensor::Density> density = tensor::Classify(alias.shape, alias.strides); !density.ok()) {
         return damaged(std::string(density.status().message()));
       }
