@@ -20,6 +20,7 @@ _NEEDS = {
     "liburing-dev": ("module", "liburing"),
     "nlohmann-json3-dev": ("module", "nlohmann_json"),
     "libcli11-dev": ("header", "CLI/CLI.hpp"),
+    "zlib1g-dev": ("module", "zlib"),
 }
 
 
