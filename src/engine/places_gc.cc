@@ -115,7 +115,10 @@ class Collector {
     if (!keep.empty()) {
       item.outcome = keep;
     } else if (!options_.dry_run) {
-      if (absl::Status status = remove(); !status.ok()) {
+      const absl::Status status = remove();
+      if (ErrnoOf(status) == EWOULDBLOCK) {
+        item.outcome = "kept: " + std::string(status.message());
+      } else if (!status.ok()) {
         item.outcome = std::string(status.message());
         report_->worst = engine::Worse(report_->worst, status);
       }
@@ -162,7 +165,7 @@ class Collector {
       Item(step.path, named ? "save" : "incomplete save", bytes, "", [&] {
         NEVE_RETURN_IF_ERROR(RemoveSave(step));
         for (const std::string& temporary : step.temporaries) {
-          if (WhyKept(id.incarnation).empty()) NEVE_RETURN_IF_ERROR(os::Unlink(temporary));
+          if (WhyKept(id.incarnation).empty()) NEVE_RETURN_IF_ERROR(UnlinkIdle(temporary));
         }
         RemoveFolderIfEmpty(step.path);
         return absl::OkStatus();
@@ -175,6 +178,11 @@ class Collector {
   // Files of others may stand in it: then it stays.
   static void RemoveFolderIfEmpty(const std::string& path) { os::Rmdir(path).IgnoreError(); }
 
+  static absl::Status UnlinkIdle(const std::string& path) {
+    NEVE_ASSIGN_OR_RETURN(const os::File idle, os::LockIdle(path));
+    return os::Unlink(path);
+  }
+
   void Leftovers(const FoundStep& step) {
     const std::string keep = step.pinned ? "kept: the save is pinned" : WhyKept(step.name->save.incarnation);
     bool bare = true;
@@ -183,14 +191,16 @@ class Collector {
         bare = false;
         continue;
       }
-      Item(image.image_path, "leftover", image.stored_bytes, keep, [&] {
-        // Its writer may have committed between our look and now, if it is not as dead as its claim says.
+      Item(image.image_path, "leftover", image.stored_bytes, keep, [&]() -> absl::Status {
+        // The life that saved it is dead, but another may be bringing the image here from RAM at this moment: then it is locked,
+        // and when it was committed before our lock its record is there.
+        NEVE_ASSIGN_OR_RETURN(const os::File idle, os::LockIdle(image.image_path));
         const std::string record = os::JoinPath(step.path, format::FormatRecordName(image.rank, image.world));
         return os::Exists(record) ? Unavailable(record + " has come meanwhile; kept") : os::Unlink(image.image_path);
       });
     }
     for (const std::string& path : step.temporaries) {
-      Item(path, "temporary", RoomOf(path), keep, [&] { return os::Unlink(path); });
+      Item(path, "temporary", RoomOf(path), keep, [&] { return UnlinkIdle(path); });
     }
     if (bare && keep.empty() && !options_.dry_run) {
       if (step.has_complete_cache) os::Unlink(os::JoinPath(step.path, format::kCompleteFile)).IgnoreError();   // only a cache
@@ -201,7 +211,7 @@ class Collector {
   void OfTheFolder() {
     const std::string keep = job_.lives.empty() ? "kept: no claim says who made it" : WhyKept(job_.lives.back().incarnation);
     for (const std::string& path : job_.temporaries) {
-      Item(path, "temporary", RoomOf(path), keep, [&] { return os::Unlink(path); });
+      Item(path, "temporary", RoomOf(path), keep, [&] { return UnlinkIdle(path); });
     }
     for (const std::string& path : job_.spares) {
       Item(path, "spare", RoomOf(path), keep, [&] { return os::Unlink(path); });

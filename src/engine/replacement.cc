@@ -28,19 +28,11 @@ std::string Absolute(const std::string& path) {
   return folder == nullptr ? path : os::JoinPath(folder.get(), path);   // gone: the call that uses the path says so
 }
 
-// Whether `path` still names this open file.
-bool StillNamed(const os::File& file, const std::string& path) {
-  struct ::stat open, named;
-  return ::fstat(file.fd.get(), &open) == 0 && ::lstat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) &&
-         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
-}
-
-// Removes a temporary whose writer is gone. Whoever holds the lock of the file that the path names may remove it, nobody else.
-bool RemoveIfDead(const std::string& path) {
-  if (!os::Exists(path)) return true;
-  const absl::StatusOr<os::File> file = os::Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-  if (!file.ok()) return false;   // another user's, or no file at all: not ours to remove
-  return os::TryLock(*file) && StillNamed(*file, path) && os::Unlink(path).ok();
+// Removes a temporary whose writer is gone; what cannot be locked stays.
+void RemoveIfDead(const std::string& path) {
+  if (!os::Exists(path)) return;
+  const absl::StatusOr<os::File> idle = os::LockIdle(path);   // held until the name is gone
+  if (idle.ok()) os::Unlink(path).IgnoreError();
 }
 
 }  // namespace
@@ -93,7 +85,8 @@ absl::Status Replacement::CreateTemporary() {
     file_ = *std::move(file);
     os::TryLock(file_);   // a file system without locks: then nobody can hold the file for dead
     // Between its making and its lock another saver may have taken it for a dead one's and removed it.
-    named_ = StillNamed(file_, temporary_);
+    const absl::StatusOr<struct ::stat> facts = os::StatOpen(file_);
+    named_ = facts.ok() && facts->st_nlink > 0;
     if (named_) return absl::OkStatus();
   }
 }

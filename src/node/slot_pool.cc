@@ -65,6 +65,7 @@ bool SlotPool::FillingLocked() const {
 Entry* SlotPool::PickLocked(uint64_t image_bytes) {
   std::vector<Entry*> full;
   for (const auto& entry : entries_) {
+    if (entry->lost) continue;
     if (entry->full) {
       full.push_back(entry.get());
     } else if (entry->holds == 0 && entry->capacity >= image_bytes) {
@@ -94,6 +95,24 @@ void SlotPool::DropLocked(Entry* entry) {
   }
   std::erase_if(entries_, [entry](const auto& e) { return e.get() == entry; });
   budget_ended_ = false;   // there is room again
+}
+
+void SlotPool::DropLostLocked() {
+  for (size_t i = entries_.size(); i > 0; --i) {
+    Entry* entry = entries_[i - 1].get();
+    if (entry->slot == nullptr) continue;
+    if (!entry->lost) {
+      const absl::Status there = entry->slot->CheckFile();
+      if (there.ok()) continue;
+      entry->lost = true;
+      entry->full = false;
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=slot_lost error=\"%s\"", std::string(there.message())));
+    }
+    if (entry->holds > 0 || entry->filling) continue;   // dropped when the last flush or reader has let go
+    detach_(entry->image());
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i - 1));
+    budget_ended_ = false;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Entry>> SlotPool::Make(uint64_t image_bytes, uint64_t own_bytes) const {
@@ -129,6 +148,7 @@ absl::StatusOr<Entry*> SlotPool::TryAcquire(uint64_t image_bytes) {
   {
     sync::MutexLock lock(mutex_);
     if (FillingLocked()) return nullptr;
+    DropLostLocked();
     Entry* entry = PickLocked(image_bytes);
     if (entry != nullptr && entry->capacity >= image_bytes) {
       if (entry->full && entry->slot != nullptr) entry->slot->Free();
@@ -192,7 +212,7 @@ void SlotPool::Filled(Entry* entry, const ImageKey& key, uint64_t image_bytes) {
   entry->key = key;
   entry->image_bytes = image_bytes;
   entry->filling = false;
-  entry->full = true;
+  entry->full = !entry->lost;
   changed_.NotifyAll();
 }
 
@@ -200,7 +220,7 @@ void SlotPool::Abandon(Entry* entry) {
   sync::MutexLock lock(mutex_);
   entry->filling = false;
   entry->full = false;
-  if (entry->slot != nullptr) entry->slot->Free();
+  if (entry->slot != nullptr && !entry->lost) entry->slot->Free();
   changed_.NotifyAll();
 }
 
@@ -241,6 +261,7 @@ absl::Status SlotPool::Fill(uint64_t image_bytes) {
 
 Entry* SlotPool::HoldNewest() {
   sync::MutexLock lock(mutex_);
+  DropLostLocked();
   Entry* newest = nullptr;
   for (const auto& entry : entries_) {
     if (entry->full && (newest == nullptr || entry->key.save > newest->key.save)) newest = entry.get();
@@ -251,6 +272,7 @@ Entry* SlotPool::HoldNewest() {
 
 Entry* SlotPool::HoldByKey(const ImageKey& key) {
   sync::MutexLock lock(mutex_);
+  DropLostLocked();
   for (const auto& entry : entries_) {
     if (entry->full && entry->key == key) {
       ++entry->holds;
@@ -264,7 +286,7 @@ std::vector<ImageKey> SlotPool::Full() const {
   sync::MutexLock lock(mutex_);
   std::vector<ImageKey> keys;
   for (const auto& entry : entries_) {
-    if (entry->full) keys.push_back(entry->key);
+    if (entry->full && !entry->lost) keys.push_back(entry->key);
   }
   std::sort(keys.begin(), keys.end(), [](const ImageKey& a, const ImageKey& b) { return a.save > b.save; });
   return keys;
@@ -272,9 +294,10 @@ std::vector<ImageKey> SlotPool::Full() const {
 
 void SlotPool::RemoveIf(const std::function<bool(const ImageKey&)>& owes_nothing) {
   sync::MutexLock lock(mutex_);
+  DropLostLocked();
   for (size_t i = entries_.size(); i > 0; --i) {
     Entry* entry = entries_[i - 1].get();
-    if (entry->holds == 0 && !entry->filling && (!entry->full || owes_nothing(entry->key))) DropLocked(entry);
+    if (!entry->lost && entry->holds == 0 && !entry->filling && (!entry->full || owes_nothing(entry->key))) DropLocked(entry);
   }
 }
 

@@ -5,6 +5,7 @@
 //   - A full slot is reused, the oldest that nobody holds first, only while the newest and in all `min(2, slots - 1)` full ones
 //     are left: after any kill a whole image is there (with one slot the durable copy is, so it is held until written).
 //   - Slots never outgrow `slots`, nor the budget (slot::Budget) at the time they are made.
+//   - A slot whose file somebody removed or cut holds no save from then on; it is found out before each fill and each use.
 //   - Memory of a slot is given back off the step path only, but where a state has outgrown its slots.
 //
 // Thread: any; one mutex, uncontended on the step path.
@@ -41,6 +42,7 @@ struct Entry {
   ImageKey key;                                      // when full
   uint64_t image_bytes = 0;
   bool filling = false, full = false;
+  bool lost = false;                                 // somebody removed or cut its file: not offered, not reused, not touched
   int holds = 0;                                     // flushes and readers
 
   std::span<std::byte> image() const {
@@ -98,6 +100,7 @@ class SlotPool {
   Entry* PickLocked(uint64_t image_bytes) NEVE_REQUIRES(mutex_);
   absl::StatusOr<std::unique_ptr<Entry>> Make(uint64_t image_bytes, uint64_t own_bytes) const;
   void DropLocked(Entry* entry) NEVE_REQUIRES(mutex_);
+  void DropLostLocked() NEVE_REQUIRES(mutex_);
 
   const Options options_;
   const std::function<void(std::span<std::byte>)> attach_, detach_;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -24,10 +25,15 @@ constexpr uint64_t kCrewBytes = 64u << 20;   // images from this size on are dig
 
 class MappedSlot final : public Slot {
  public:
-  MappedSlot(std::string path, os::Mapping mapping, const Geometry& geometry, uint64_t generation, uint64_t chunk_count,
-             bool writable)
+  MappedSlot(std::string path, const os::File& file, os::Mapping mapping, const Geometry& geometry, uint64_t generation,
+             uint64_t chunk_count, bool writable)
       : path_(std::move(path)), mapping_(std::move(mapping)), geometry_(geometry), generation_(generation),
-        chunk_count_(chunk_count), writable_(writable) {}
+        chunk_count_(chunk_count), writable_(writable) {
+    struct ::stat facts {};
+    if (::fstat(file.fd.get(), &facts) != 0) return;   // then no file is this one
+    device_ = facts.st_dev;
+    inode_ = facts.st_ino;
+  }
 
   const std::string& path() const override { return path_; }
   State state() const override { return static_cast<State>(StateBitsOf(Phase())); }
@@ -48,6 +54,7 @@ class MappedSlot final : public Slot {
   void Free() override;
   absl::Status DigestAndSeal() override;
   absl::Status Prefault(int threads) override { return mapping_.Prefault(threads); }
+  absl::Status CheckFile() const override;
   absl::Status Remove() override;
   void Disown() override;
 
@@ -58,6 +65,8 @@ class MappedSlot final : public Slot {
   void SetState(State state) { header().phase.store(MakePhase(generation_, state), std::memory_order_release); }
 
   const std::string path_;
+  ::dev_t device_ = 0;
+  ::ino_t inode_ = 0;
   os::Mapping mapping_;
   const Geometry geometry_;   // checked when opened; the one in shared memory is never trusted again
   uint64_t generation_;       // of the contents that this handle speaks of
@@ -201,6 +210,16 @@ absl::Status MappedSlot::DigestAndSeal() {
   return absl::OkStatus();
 }
 
+absl::Status MappedSlot::CheckFile() const {
+  struct ::stat named {};
+  if (::lstat(path_.c_str(), &named) != 0) return ErrnoStatus(errno, path_);
+  if (named.st_dev != device_ || named.st_ino != inode_) return Unavailable(path_ + ": another file has its name", ESTALE);
+  if (static_cast<uint64_t>(named.st_size) < mapping_.bytes().size()) {
+    return Unavailable(absl::StrFormat("%s: was cut to %d of its %d bytes", path_, named.st_size, mapping_.bytes().size()), ESTALE);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MappedSlot::Remove() {
   if (!writable_) return Internal(path_ + ": removal of a slot opened for reading");
   return os::Unlink(path_);
@@ -297,7 +316,7 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::Create(const CreateOptions& options)
     }
     NEVE_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(file, file_bytes, /*write=*/true));
     mapping.AdviseHugePages();
-    auto slot = std::make_unique<MappedSlot>(path, std::move(mapping), geometry, 0, 0, /*writable=*/true);
+    auto slot = std::make_unique<MappedSlot>(path, file, std::move(mapping), geometry, 0, 0, /*writable=*/true);
     SlotHeader& header = slot->header();
     header.geometry = geometry;
     header.geometry_digest = DigestOfBlock(geometry);
@@ -327,7 +346,7 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::Adopt(const std::string& path) {
   }
   const bool holds_image = header.state == State::kCaptured || header.state == State::kSealed;
   NEVE_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(file, file_bytes, /*write=*/true));
-  auto slot = std::make_unique<MappedSlot>(path, std::move(mapping), header.geometry, header.generation,
+  auto slot = std::make_unique<MappedSlot>(path, file, std::move(mapping), header.geometry, header.generation,
                                            holds_image ? header.identity.chunk_count() : 0, /*writable=*/true);
   if (!holds_image) slot->SetState(State::kFree);
   StoreOwner(slot->header().owner, os::CurrentProcess());
@@ -341,7 +360,7 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::OpenOwn(const std::string& path) {
   if (header.owner != os::CurrentProcess()) return Unavailable(path + ": belongs to " + OwnerText(header.owner));
   NEVE_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(file, file_bytes, /*write=*/true));
   const bool holds_image = header.state == State::kCaptured || header.state == State::kSealed;
-  return std::make_unique<MappedSlot>(path, std::move(mapping), header.geometry, header.generation,
+  return std::make_unique<MappedSlot>(path, file, std::move(mapping), header.geometry, header.generation,
                                       holds_image ? header.identity.chunk_count() : 0, /*writable=*/true);
 }
 
@@ -354,7 +373,7 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::OpenForReading(const std::string& pa
     return Unavailable(path + ": holds no finished image");
   }
   NEVE_ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Map(file, file_bytes, /*write=*/false));
-  return std::make_unique<MappedSlot>(path, std::move(mapping), header.geometry, header.generation,
+  return std::make_unique<MappedSlot>(path, file, std::move(mapping), header.geometry, header.generation,
                                       header.identity.chunk_count(), /*writable=*/false);
 }
 

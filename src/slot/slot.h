@@ -118,6 +118,9 @@ class Slot {
   // Computes digests from the bytes and seals: for captured slots of dead owners, and captures without digests.
   virtual absl::Status DigestAndSeal() = 0;
   virtual absl::Status Prefault(int threads) = 0;
+  // Whether the path still leads to this slot, whole: Unavailable says what became of it. A slot that was truncated must not be
+  // touched any more, not even to free it. One system call.
+  virtual absl::Status CheckFile() const = 0;
   virtual absl::Status Remove() = 0;     // unlinks the file; the mapping stays until destruction
   // Gives the ownership up: anyone may adopt the slot from now on. This handle only reads afterwards.
   virtual void Disown() = 0;

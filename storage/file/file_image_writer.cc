@@ -64,6 +64,7 @@ absl::Status WriteRecord(const Draft& draft, const std::string& text) {
   const std::string temporary = os::JoinPath(folder, std::string(format::kTemporaryPrefix) + os::RandomHex(16));
   const auto write = [&]() -> absl::Status {
     NEVE_ASSIGN_OR_RETURN(const os::File file, os::Open(temporary, O_WRONLY | O_CREAT | O_EXCL));
+    os::TryLock(file);   // as the image: no collector takes it for a dead one's
     NEVE_RETURN_IF_ERROR(os::WriteAt(file, 0, std::as_bytes(std::span(text))));
     NEVE_RETURN_IF_ERROR(os::Fsync(file));
     return os::RenameNoReplace(temporary, target);
@@ -174,9 +175,15 @@ absl::StatusOr<std::shared_ptr<ImageFile>> CreateImageFile(TierCore& core, const
   absl::StatusOr<std::shared_ptr<ImageFile>> file;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     NEVE_RETURN_IF_ERROR(core.folder.MakeSaveFolder(key));
-    if (core.spares.Take(key, bytes, path)) return core.OpenImageFile(path, O_RDWR);
-    file = core.OpenImageFile(path, O_RDWR | O_CREAT | O_EXCL);
-    if (!absl::IsNotFound(file.status())) break;
+    file = core.OpenImageFile(path, core.spares.Take(key, bytes, path) ? O_RDWR : O_RDWR | O_CREAT | O_EXCL);
+    if (absl::IsNotFound(file.status())) continue;
+    NEVE_RETURN_IF_ERROR(file.status());
+    // Locked until it is committed and closed: a collector takes an image without a record for a leftover otherwise, when the life
+    // that saved it is dead and this one persists what it left in RAM.
+    os::TryLock((*file)->file);
+    NEVE_ASSIGN_OR_RETURN(const struct stat facts, os::StatOpen((*file)->file));
+    if (facts.st_nlink > 0) break;
+    file = NotFound(path + " was removed as soon as it was made");
   }
   return file;
 }

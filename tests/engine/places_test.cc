@@ -1,6 +1,7 @@
 // Places as the library sees them: what a path is, and reports where no process but this one is needed.
 #include "neve/places.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
@@ -135,6 +136,27 @@ TEST_F(PlacesTest, CollectingGarbageLeavesALivingLifeAlone) {
   ASSERT_EQ(report->items.size(), 1u);
   EXPECT_EQ(report->items[0].outcome.rfind("kept: ", 0), 0u);
   EXPECT_TRUE(os::Exists(Path(image)));
+}
+
+TEST_F(PlacesTest, WhatIsBeingBroughtIntoADeadLifesSaveIsNoLeftover) {
+  Put("job/job.json", format::EncodeJobIdentity({"job", format::UidFromName("job")}));
+  PutClaim(1, 1, "a-host");
+  PutClaim(2, ::getpid(), os::HostName());   // this life persists what life 1 left in RAM
+  const std::string save = "job/step-000000000007.i0001.s000003/";
+  const std::vector<std::string> names = {save + "shard-00000-of-00001.safetensors", save + ".tmp-0123456789abcdef"};
+  std::vector<os::File> writers;
+  for (const std::string& name : names) {
+    Put(name, "half");
+    writers.push_back(os::Open(Path(name), O_RDWR).value());
+    ASSERT_TRUE(os::TryLock(writers.back()));
+  }
+  const auto busy = CollectGarbage(Path("job"), {});
+  ASSERT_TRUE(busy.ok() && busy->worst.ok()) << busy->worst;
+  for (const auto& item : busy->items) EXPECT_EQ(item.outcome.rfind("kept: ", 0), 0u) << item.path << " " << item.outcome;
+  for (const std::string& name : names) EXPECT_TRUE(os::Exists(Path(name)));
+  writers.clear();
+  ASSERT_TRUE(CollectGarbage(Path("job"), {}).ok());
+  for (const std::string& name : names) EXPECT_FALSE(os::Exists(Path(name)));
 }
 
 TEST_F(PlacesTest, ADryRunRemovesNothing) {

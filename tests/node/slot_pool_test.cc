@@ -449,5 +449,42 @@ TEST_F(SlotPoolTest, WithoutARamTierOneTransientImageIsHeldInPrivateMemory) {
   EXPECT_EQ(*pool_->AdoptDead(), 0);
 }
 
+TEST_F(SlotPoolTest, SlotsWhoseFilesWereRemovedAreNotedAndMadeAnew) {
+  std::vector<std::string> lines;
+  obs::SetSink([&](obs::Level, const std::string& line) { lines.push_back(line); });
+  Make();
+  Save(1);
+  Save(2);
+  std::filesystem::remove_all(root_ + "/ram");   // what a cleaner of temporary files does
+  EXPECT_EQ(pool_->HoldNewest(), nullptr);
+  EXPECT_THAT(pool_->Full(), IsEmpty());
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr("event=slot_lost")));
+  ASSERT_NE(Save(3), nullptr);
+  EXPECT_EQ(slot::Scan(root_ + "/ram", options_.uid)->size(), 1u);
+  EXPECT_THAT(Sequences(), ElementsAre(3));
+}
+
+TEST_F(SlotPoolTest, SlotsThatWereCutAreNotTouchedAgain) {
+  Make();
+  Save(1);
+  Entry* held = Save(2);
+  pool_->Hold(held);
+  const std::vector<slot::SlotInfo> slots = slot::Scan(root_ + "/ram", options_.uid).value();
+  for (const slot::SlotInfo& found : slots) std::filesystem::resize_file(found.path, 0);
+  ASSERT_NE(Save(3), nullptr);          // a write to either of the two would end the process
+  EXPECT_THAT(Sequences(), ElementsAre(3));
+  pool_->Release(held);
+  ASSERT_NE(Save(4), nullptr);
+  pool_->RemoveIf([](const ImageKey&) { return true; });
+}
+
+TEST_F(SlotPoolTest, AnotherFileUnderASlotsNameIsNotIt) {
+  Make();
+  const std::string path = Save(1)->slot->path();
+  std::filesystem::copy_file(path, path + ".copy");
+  std::filesystem::rename(path + ".copy", path);
+  EXPECT_EQ(pool_->HoldByKey(Key(1)), nullptr);
+}
+
 }  // namespace
 }  // namespace neve::node

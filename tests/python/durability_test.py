@@ -358,3 +358,32 @@ def test_DUR_08_a_memory_limit_below_the_size_of_the_files_kills_nobody(tmp_path
     """, tmp_path, variables={"GROUP": str(group)}, timeout=600)
     peak = next((group / name for name in ("memory.max_usage_in_bytes", "memory.peak") if (group / name).exists()), None)
     assert peak is None or int(peak.read_text()) <= limit
+
+
+# ---- RAM slots that somebody takes away ----
+
+@pytest.mark.parametrize("taken", ["removed", "emptied", "cut"])
+def test_slots_that_a_cleaner_takes_away_are_made_anew_and_never_end_the_trainer(tmp_path, quick_folder, taken):
+    output = passes(script("""
+        import glob, os, shutil, subprocess, sys, neve, numpy
+        folder, ram = os.environ["FOLDER"], os.environ["NEVE_RAM_DIR"]
+        ckpt = neve.Checkpointer(folder + "/run", ["ram:?slots=3", f"file:{folder}?every=1000"], job="run")
+        def save(step):
+            ckpt.save(step, {"w": numpy.full(100_000, step, "int64")}).wait("ram", 60)
+        for step in range(1, 5):
+            save(step)
+        slots = glob.glob(ram + "/*/*.slot")
+        assert len(slots) == 3, slots
+        if TAKEN == "removed":
+            shutil.rmtree(ram)
+        for slot in slots if TAKEN != "removed" else []:
+            os.truncate(slot, 0) if TAKEN == "cut" else os.remove(slot)
+        for step in range(5, 8):
+            save(step)
+        # Another process finds in RAM what this one says lies there.
+        print(subprocess.run([os.environ["NEVE_COMMAND"], "verify", "ram:run"], capture_output=True, text=True).stdout)
+        found = ckpt.restore()
+        assert found.step == 7 and found.sources["ram"] > 0 and (found.state["w"] == 7).all()
+        ckpt.close()
+    """.replace("TAKEN", repr(taken))), quick_folder, variables={"NEVE_RAM_DIR": str(quick_folder / "ram")})
+    assert "ok" in output, output

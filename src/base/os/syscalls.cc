@@ -189,9 +189,31 @@ absl::Status Name(const File& file) {
   return result < 0 ? RoomFailure(result, file, absl::StrFormat("give a file the name %s", file.path)) : absl::OkStatus();
 }
 
-bool TryLock(const File& file) {
+namespace {
+
+int64_t Lock(const File& file) {
   return MakeCall({.call = Call::kLease, .path = file.path},
-                  [&](uint64_t) { return ::flock(file.fd.get(), LOCK_EX | LOCK_NB); }) == 0;
+                  [&](uint64_t) { return ::flock(file.fd.get(), LOCK_EX | LOCK_NB); });
+}
+
+}  // namespace
+
+bool TryLock(const File& file) { return Lock(file) == 0; }
+
+absl::StatusOr<File> LockIdle(const std::string& path) {
+  NEVE_ASSIGN_OR_RETURN(File file, Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  if (const int64_t result = Lock(file); result < 0) {
+    return result == -EWOULDBLOCK ? Unavailable(path + " is being written (or its writer left a child that has it open)", EWOULDBLOCK)
+                                  : Failure(result, absl::StrFormat("lock %s", path));
+  }
+  // The one before us may have removed or renamed it while we opened it.
+  struct ::stat open, named;
+  if (::fstat(file.fd.get(), &open) != 0 || ::lstat(path.c_str(), &named) != 0 || open.st_dev != named.st_dev ||
+      open.st_ino != named.st_ino) {
+    return NotFound(path + " went while it was opened");
+  }
+  if (!S_ISREG(open.st_mode)) return Unavailable(path + " is not a regular file", EINVAL);
+  return file;
 }
 
 absl::StatusOr<std::string> FollowLinks(std::string path) {

@@ -45,6 +45,10 @@ absl::Status Name(const File& file);
 // Locks the file against every other open of it (flock): false when another has it, or where there are no locks. Held until the
 // last descriptor of this open is closed, a forked child's included.
 bool TryLock(const File& file);
+// A file that its writer keeps locked while it is at work, opened and locked by us so that it may be removed: whoever holds the lock
+// of the file that a path names may remove it, nobody else. Unavailable: EWOULDBLOCK while it is being written, ENOLCK where there
+// are no locks, ENOENT (NotFound) gone, EINVAL no regular file.
+absl::StatusOr<File> LockIdle(const std::string& path);
 // Where a write to `path` has to land: the end of a chain of symbolic links, there or not. A plain path is itself.
 absl::StatusOr<std::string> FollowLinks(std::string path);
 absl::Status Unlink(const std::string& path);     // a file already gone is OK
