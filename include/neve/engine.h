@@ -216,6 +216,30 @@ absl::Status SaveFile(const std::string& path, const std::shared_ptr<State>& sta
 absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, const std::shared_ptr<State>& state,
                                                       std::span<const void* const> addresses, std::string_view values,
                                                       std::span<const std::string_view> blobs);
+// What torch.save would write of an object: the pickle of its structure (protocol 2), and the storages that it names by the keys
+// "0", "1", ... All borrowed.
+struct TorchObject {
+  std::string_view pickle;
+  std::span<const void* const> storages;     // host memory, one address a storage
+  std::span<const uint64_t> storage_bytes;
+  uint64_t alignment = 64;                   // of each storage in the file: a power of two, at most 32768
+};
+// Writes a file that torch.load opens, atomic and durable when it returns: the old file stays until the new one is whole. Stages
+// at most 256 MiB beside the pickle.
+absl::Status SaveTorchFile(const std::string& path, const TorchObject& object);
+// The same, returning once the storages are captured in private memory. Stages: "captured", "file", "done".
+absl::StatusOr<std::shared_ptr<Ticket>> SaveTorchFileAsync(const std::string& path, const TorchObject& object);
+
+// The bytes of such a file, made as they are read: for a caller that writes them somewhere itself. One thread.
+class TorchFileStream {
+ public:
+  // The object is borrowed until the last byte has been read.
+  static absl::StatusOr<std::unique_ptr<TorchFileStream>> Open(const TorchObject& object);
+  virtual ~TorchFileStream() = default;
+  virtual uint64_t bytes() const = 0;        // of the whole file
+  virtual uint64_t Read(std::span<std::byte> target) = 0;   // the next bytes; how many: target.size(), less at the end
+};
+
 // Opens an image or any .safetensors file; a commit record beside it is used to verify what is read.
 absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path);
 

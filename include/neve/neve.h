@@ -190,6 +190,34 @@ NEVE_API neve_code neve_file_save(const char* path, const neve_save_request* req
 /* Returns once the state is captured; stages "captured", "file", "done". */
 NEVE_API neve_code neve_file_save_async(const char* path, const neve_save_request* request, neve_ticket** ticket, neve_error** error);
 
+/* ---- Single files in torch's format ---- */
+
+/* What torch.save would write of an object: the pickle of its structure (protocol 2), and the storages that it names by the
+ * keys "0", "1", ... */
+typedef struct neve_torch_object {
+  size_t struct_size;
+  const void* pickle;
+  size_t pickle_bytes;
+  const void* const* storages;       /* host memory, one address a storage */
+  const uint64_t* storage_bytes;
+  size_t storage_count;
+  uint64_t alignment;                /* of each storage in the file: a power of two, at most 32768 */
+} neve_torch_object;
+#define NEVE_TORCH_OBJECT_INIT {sizeof(neve_torch_object), NULL, 0, NULL, NULL, 0, 64}
+
+/* A file that torch.load opens, atomic and durable when it returns. */
+NEVE_API neve_code neve_torch_file_save(const char* path, const neve_torch_object* object, neve_error** error);
+/* Returns once the storages are captured; stages "captured", "file", "done". */
+NEVE_API neve_code neve_torch_file_save_async(const char* path, const neve_torch_object* object, neve_ticket** ticket,
+                                              neve_error** error);
+
+/* The bytes of such a file, made as they are read, in order. The object is borrowed until the stream is destroyed. One thread. */
+typedef struct neve_torch_stream neve_torch_stream;
+NEVE_API neve_code neve_torch_stream_create(const neve_torch_object* object, neve_torch_stream** stream, neve_error** error);
+/* *bytes: how many were made; less than `size` only at the end. */
+NEVE_API neve_code neve_torch_stream_read(neve_torch_stream* stream, void* target, size_t size, size_t* bytes, neve_error** error);
+NEVE_API void neve_torch_stream_destroy(neve_torch_stream** stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -119,12 +119,26 @@ class Ranges(Sized):
     ]
 
 
+class TorchObject(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("pickle", c_char_p),
+        ("pickle_bytes", c_size_t),
+        ("storages", c_void_p),
+        ("storage_bytes", c_void_p),
+        ("storage_count", c_size_t),
+        ("alignment", c_uint64),
+    ]
+    _initial_ = {"alignment": 64}
+
+
 STRUCTS: Dict[str, Type[Sized]] = {
     "neve_options": Options,
     "neve_tensors": Tensors,
     "neve_save_request": SaveRequest,
     "neve_find_request": FindRequest,
     "neve_ranges": Ranges,
+    "neve_torch_object": TorchObject,
 }
 
 # ---- Functions: result, then arguments. Handles are void pointers ----
@@ -165,6 +179,11 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_image_verify": (c_int, [_handle, _error]),
     "neve_file_save": (c_int, [c_char_p, POINTER(SaveRequest), _error]),
     "neve_file_save_async": (c_int, [c_char_p, POINTER(SaveRequest), _out, _error]),
+    "neve_torch_file_save": (c_int, [c_char_p, POINTER(TorchObject), _error]),
+    "neve_torch_file_save_async": (c_int, [c_char_p, POINTER(TorchObject), _out, _error]),
+    "neve_torch_stream_create": (c_int, [POINTER(TorchObject), _out, _error]),
+    "neve_torch_stream_read": (c_int, [_handle, c_void_p, c_size_t, POINTER(c_size_t), _error]),
+    "neve_torch_stream_destroy": (None, [_out]),
 }
 
 

@@ -33,6 +33,9 @@ struct neve_ticket {
 struct neve_image {
   std::unique_ptr<neve::Image> image;
 };
+struct neve_torch_stream {
+  std::unique_ptr<neve::TorchFileStream> stream;
+};
 
 namespace {
 
@@ -130,6 +133,20 @@ absl::Status ToRequest(const neve_save_request* from, RequestView* view) {
   to.to = SplitCommas(from->to);
   to.slot_timeout_s = from->slot_timeout_s;
   return absl::OkStatus();
+}
+
+absl::StatusOr<neve::TorchObject> ToTorchObject(const neve_torch_object* from) {
+  if (from == nullptr || from->struct_size < sizeof(neve_torch_object)) {
+    return neve::Invalid("the torch object is null or older than this library");
+  }
+  if ((from->pickle == nullptr && from->pickle_bytes != 0) ||
+      (from->storage_count != 0 && (from->storages == nullptr || from->storage_bytes == nullptr))) {
+    return neve::Invalid("the torch object lacks its pickle, or addresses or sizes of its storages");
+  }
+  return neve::TorchObject{.pickle = {static_cast<const char*>(from->pickle), from->pickle_bytes},
+                           .storages = {from->storages, from->storage_count},
+                           .storage_bytes = {from->storage_bytes, from->storage_count},
+                           .alignment = from->alignment};
 }
 
 neve_code GiveString(neve_string** out, neve_error** error, std::string text) {
@@ -471,6 +488,52 @@ neve_code neve_file_save_async(const char* path, const neve_save_request* reques
     if (ticket != nullptr) *ticket = new neve_ticket{std::move(given)};
     return absl::OkStatus();
   });
+}
+
+neve_code neve_torch_file_save(const char* path, const neve_torch_object* object, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (path == nullptr) return neve::Invalid("the path is null");
+    NEVE_ASSIGN_OR_RETURN(const neve::TorchObject given, ToTorchObject(object));
+    return neve::SaveTorchFile(path, given);
+  });
+}
+
+neve_code neve_torch_file_save_async(const char* path, const neve_torch_object* object, neve_ticket** ticket, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (path == nullptr) return neve::Invalid("the path is null");
+    if (ticket != nullptr) *ticket = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const neve::TorchObject given, ToTorchObject(object));
+    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::Ticket> made, neve::SaveTorchFileAsync(path, given));
+    if (ticket != nullptr) *ticket = new neve_ticket{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_torch_stream_create(const neve_torch_object* object, neve_torch_stream** stream, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (stream == nullptr) return neve::Invalid("no place for the stream");
+    *stream = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const neve::TorchObject given, ToTorchObject(object));
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::TorchFileStream> opened, neve::TorchFileStream::Open(given));
+    *stream = new neve_torch_stream{std::move(opened)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_torch_stream_read(neve_torch_stream* stream, void* target, size_t size, size_t* bytes, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (stream == nullptr || bytes == nullptr || (target == nullptr && size != 0)) {
+      return neve::Invalid("the stream, its target or the place for the count is null");
+    }
+    *bytes = stream->stream->Read({static_cast<std::byte*>(target), size});
+    return absl::OkStatus();
+  });
+}
+
+void neve_torch_stream_destroy(neve_torch_stream** stream) {
+  if (stream == nullptr) return;
+  delete *stream;
+  *stream = nullptr;
 }
 
 }  // extern "C"

@@ -221,6 +221,62 @@ static void single_files(const char* folder) {
   neve_state_destroy(&state);
 }
 
+static void torch_files(const char* folder) {
+  char path[4096], asynchronous[4096];
+  snprintf(path, sizeof path, "%s/x.pt", folder);
+  snprintf(asynchronous, sizeof asynchronous, "%s/archive.pt", folder);
+  fill(5);
+  const void* const storages[] = {weight, bias};
+  const uint64_t bytes[] = {sizeof weight, sizeof bias};
+  neve_torch_object object = NEVE_TORCH_OBJECT_INIT;
+  object.pickle = "\x80\x02N.";   /* None: what is in it is the caller's affair */
+  object.pickle_bytes = 4;
+  object.storages = storages;
+  object.storage_bytes = bytes;
+  object.storage_count = 2;
+  OK(neve_torch_file_save(path, &object, &error));
+  neve_ticket* ticket = NULL;
+  OK(neve_torch_file_save_async(asynchronous, &object, &ticket, &error));
+  OK(neve_ticket_wait(ticket, "done", 60, &error));
+  neve_ticket_destroy(&ticket);
+
+  /* The stream is the file that was saved under the name whose root is "archive". */
+  static char made[sizeof weight + sizeof bias + 4096], saved[sizeof made];
+  FILE* file = fopen(asynchronous, "rb");
+  CHECK(file != NULL);
+  const size_t saved_bytes = file == NULL ? 0 : fread(saved, 1, sizeof saved, file);
+  if (file != NULL) fclose(file);
+  neve_torch_stream* stream = NULL;
+  OK(neve_torch_stream_create(&object, &stream, &error));
+  size_t made_bytes = 0, got = 0;
+  do {
+    const size_t left = sizeof made - made_bytes;
+    OK(neve_torch_stream_read(stream, made + made_bytes, left < 100000 ? left : 100000, &got, &error));
+    made_bytes += got;
+  } while (got != 0);
+  CHECK(made_bytes == saved_bytes);
+  CHECK(memcmp(made, saved, saved_bytes) == 0);
+  FAILS(NEVE_INVALID, neve_torch_stream_read(stream, made, 1, NULL, &error));
+  neve_torch_stream_destroy(&stream);
+  CHECK(stream == NULL);
+  neve_torch_stream_destroy(&stream);
+
+  FAILS(NEVE_INVALID, neve_torch_file_save(NULL, &object, &error));
+  FAILS(NEVE_INVALID, neve_torch_file_save(path, NULL, &error));
+  FAILS(NEVE_INVALID, neve_torch_stream_create(&object, NULL, &error));
+  FAILS(NEVE_INVALID, neve_torch_stream_read(NULL, made, 1, &got, &error));
+  object.alignment = 3;
+  FAILS(NEVE_INVALID, neve_torch_file_save(path, &object, &error));
+  FAILS(NEVE_INVALID, neve_torch_file_save_async(path, &object, &ticket, &error));
+  FAILS(NEVE_INVALID, neve_torch_stream_create(&object, &stream, &error));
+  object.alignment = 64;
+  object.storage_bytes = NULL;
+  FAILS(NEVE_INVALID, neve_torch_file_save(path, &object, &error));
+  object.storage_bytes = bytes;
+  object.struct_size = 8;
+  FAILS(NEVE_INVALID, neve_torch_file_save(path, &object, &error));
+}
+
 static void misuse(const char* folder) {
   neve_engine* engine = NULL;
   neve_ticket* ticket = NULL;
@@ -347,6 +403,7 @@ int main(void) {
   CHECK(strlen(neve_version()) >= 5);
   snprintf(path, sizeof path, "%s/job", folder);
   save_and_restore(path);
+  torch_files(folder);
   single_files(folder);
   snprintf(path, sizeof path, "%s/misuse", folder);
   misuse(path);

@@ -1,0 +1,67 @@
+// What the command does with the content of checkpoints of any kind: measure, compare, convert, copy. A place is as in places.h;
+// it is read through one form, so any kind compares with and converts to any other. Thread: any; each call blocks. Memory: at
+// most 256 MiB beside what headers need. Nothing in a file is run.
+#ifndef NEVE_FILES_H_
+#define NEVE_FILES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "neve/dtype.h"
+#include "neve/places.h"
+
+namespace neve {
+
+struct SourceOptions {
+  int64_t step = -1;      // of a job folder: this step's newest save; < 0: the newest complete one
+  bool lenient = false;   // reads past what is merely untidy, with a note
+};
+
+// ---- stats ----
+
+struct TensorStats {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;     // logical
+  uint64_t zeros = 0, nan = 0, inf = 0;
+  // Of the finite numbers; `finite` 0: there are none. Complex numbers count by their magnitude. The deviation is the
+  // population's. Wide enough to hold 64-bit integers exactly.
+  uint64_t finite = 0;
+  long double min = 0, max = 0, mean = 0, std = 0;
+  std::string digest;     // XXH3-128 of the elements' bytes in row-major order
+};
+struct StatsReport {
+  std::string kind;       // "neve step", "safetensors", "torch zip", ..
+  std::vector<TensorStats> tensors;
+  std::vector<std::string> notes;
+};
+absl::StatusOr<StatsReport> MeasurePlace(const std::string& place, const SourceOptions& options, const Progress& progress);
+
+// ---- diff ----
+
+struct Difference {
+  std::string name;
+  std::string what;       // "dtype", "shape", "values", "object"
+  std::string a, b;       // what each has, in words; "": it has none
+  // Of "values":
+  uint64_t count = 0;                    // elements that are not the same bits
+  uint64_t not_finite = 0;               // of those, the ones whose difference is no finite number
+  double max_abs = 0;                    // the greatest finite |a - b|
+  std::vector<int64_t> first_index;
+};
+struct DiffReport {
+  std::vector<std::string> only_a, only_b;   // tensors
+  std::vector<Difference> changed;
+  std::vector<std::string> notes;
+  uint64_t compared_tensors = 0, compared_bytes = 0;
+  bool equal() const { return only_a.empty() && only_b.empty() && changed.empty(); }
+};
+absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b, const SourceOptions& options,
+                                      const Progress& progress);
+
+}  // namespace neve
+
+#endif  // NEVE_FILES_H_
