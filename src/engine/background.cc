@@ -9,6 +9,7 @@
 #include "engine/engine_impl.h"
 #include "engine/identity.h"
 #include "format/names.h"
+#include "node/adoption.h"
 
 namespace neve {
 namespace {
@@ -70,9 +71,8 @@ void EngineImpl::FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr
     }
     pool_->Release(entry);
     if (status.ok()) {
-      tier.durable_newest = std::max(tier.durable_newest.value_or(SaveId{}), record->key.save);
       if (ticket != nullptr) ticket->Reached(tier.name, PathOf(*tier.tier, record->key));
-      Collect(tier);
+      MadeDurable(tier, record->key.save);
     } else {
       metrics_->Add(obs::Metric::kSavesFailed);
       const absl::Status annotated = Annotate(status, absl::StrFormat("step %d (save %s), tier %s", record->key.step,
@@ -91,22 +91,12 @@ void EngineImpl::EnqueueAdopted() {
     auto listing = Await<storage::Listing>([&](auto done) { durable->tier->List(done); });
     if (!listing.ok()) continue;
     const std::vector<catalog::TierListing> one = {{TierKind::kFile, durable->tier->info().place, absl::OkStatus(), *listing}};
-    std::optional<SaveId> newest;
-    std::set<SaveId> there;
-    for (const catalog::Save& save : catalog::GroupSaves(one)) {
-      if (!save.complete) continue;
-      if (!newest.has_value()) newest = save.save;
-      there.insert(save.save);
+    const node::Debt debt = node::DebtOf(pool_->Full(), catalog::GroupSaves(one), durable->config.every);
+    {
+      sync::MutexLock lock(mutex_);
+      for (const ImageKey& key : debt.there) committed_[key.save].insert(durable->name);
     }
-    std::vector<ImageKey> full = pool_->Full();
-    std::reverse(full.begin(), full.end());   // oldest first
-    for (const ImageKey& key : full) {
-      if (there.count(key.save) != 0) {
-        sync::MutexLock lock(mutex_);
-        committed_[key.save].insert(durable->name);
-        continue;
-      }
-      if (key.step % durable->config.every != 0 || (newest.has_value() && key.save < *newest)) continue;
+    for (const ImageKey& key : debt.owed) {
       node::Entry* entry = pool_->HoldByKey(key);
       if (entry == nullptr) continue;
       absl::StatusOr<format::CommitRecord> record = entry->slot->Record();
@@ -146,91 +136,12 @@ void EngineImpl::MayCommit(DurableTier& tier, storage::Done done) {
   });
 }
 
-void EngineImpl::Collect(DurableTier& tier) {
-  if (!tier.config.keep.has_value()) return;
-  if (tier.collecting) {
-    tier.collect_again = true;
-    return;
-  }
-  tier.collecting = true;
+void EngineImpl::MadeDurable(DurableTier& tier, const SaveId& save) {
   {
     sync::MutexLock lock(mutex_);
     ++in_flight_;
   }
-  tier.tier->List([this, &tier](absl::StatusOr<storage::Listing> listing) {
-    executor_->Post([this, &tier, listing = std::move(listing)]() mutable { CollectListed(tier, std::move(listing)); });
-  });
-}
-
-void EngineImpl::CollectListed(DurableTier& tier, absl::StatusOr<storage::Listing> listing) {
-  if (!listing.ok()) {
-    obs::Log(obs::Level::kWarning, absl::StrFormat("event=retention_failed place=\"%s\" error=\"%s\"", tier.tier->info().place,
-                                                   std::string(listing.status().message())));
-    RetireAll(tier, {});
-    return;
-  }
-  const std::vector<catalog::TierListing> one = {{TierKind::kFile, tier.tier->info().place, absl::OkStatus(), *listing}};
-  const std::vector<catalog::Save> saves = catalog::GroupSaves(one);
-  std::map<SaveId, double> best_values;
-  if (tier.config.best_count > 0) {
-    // Tags of this life are known; those of earlier lives stand in their records, one of which is read a turn.
-    sync::MutexLock lock(mutex_);
-    for (const catalog::Save& save : saves) {
-      if (!save.CompleteIn(0)) continue;
-      const auto known = tags_.find(save.save);
-      if (known == tags_.end()) {
-        tier.tier->OpenImage(save.KeyOf(options_.rank), [this, &tier, id = save.save, listing](auto reader) {
-          executor_->Post([this, &tier, id, listing, tags = reader.ok() ? (*reader)->record().tags : Tags{}] {
-            {
-              sync::MutexLock again(mutex_);
-              tags_.emplace(id, tags);
-            }
-            CollectListed(tier, listing);
-          });
-        });
-        return;
-      }
-      const auto tag = known->second.find(tier.config.best_tag);
-      if (tag == known->second.end()) continue;
-      if (const auto* number = std::get_if<double>(&tag->second)) best_values[save.save] = *number;
-      if (const auto* number = std::get_if<int64_t>(&tag->second)) best_values[save.save] = static_cast<double>(*number);
-    }
-  }
-  const catalog::RetentionRule rule{tier.config.keep, tier.config.best_tag, tier.config.best_is_max, tier.config.best_count};
-  // A record that is seen may not be durable yet: nothing as new as the newest save reported durable goes.
-  const std::optional<SaveId> below = tier.durable_newest.value_or(SaveId{});
-  std::vector<ImageKey> victims;
-  for (const catalog::Save* save : catalog::ToRetire(saves, 0, rule, held_->All(), best_values, below)) {
-    victims.push_back(save->KeyOf(options_.rank));
-    sync::MutexLock lock(mutex_);
-    tags_.erase(save->save);
-  }
-  RetireAll(tier, victims);
-}
-
-void EngineImpl::RetireAll(DurableTier& tier, const std::vector<ImageKey>& victims) {
-  auto left = std::make_shared<size_t>(victims.size() + 1);
-  auto one_done = [this, &tier, left] {
-    if (--*left > 0) return;
-    tier.collecting = false;
-    if (std::exchange(tier.collect_again, false)) Collect(tier);
-    FlightEnded();
-  };
-  for (const ImageKey& key : victims) {
-    tier.tier->Retire(key, [this, key, place = tier.tier->info().place, one_done](absl::Status status) {
-      executor_->Post([this, key, place, one_done, status = std::move(status)] {
-        if (status.ok()) {
-          metrics_->Add(obs::Metric::kImagesRetired);
-        } else {
-          // Training goes on; the next round tries again.
-          obs::Log(obs::Level::kWarning, absl::StrFormat("event=retire_failed step=%d place=\"%s\" error=\"%s\"", key.step, place,
-                                                         std::string(status.message())));
-        }
-        one_done();
-      });
-    });
-  }
-  one_done();
+  tier.retention->MadeDurable(save, [this] { FlightEnded(); });
 }
 
 absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture::CapturePlan& plan, format::CommitRecord record,
@@ -286,10 +197,7 @@ absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture
     }
     if (target.status.ok()) {
       ticket.Reached(target.tier->name, PathOf(*target.tier->tier, record.key));
-      executor_->Post([this, tier = target.tier, save = record.key.save] {
-        tier->durable_newest = std::max(tier->durable_newest.value_or(SaveId{}), save);
-        Collect(*tier);
-      });
+      executor_->Post([this, tier = target.tier, save = record.key.save] { MadeDurable(*tier, save); });
     } else {
       ticket.Failed(target.tier->name, target.status);
       NoteError(target.status);

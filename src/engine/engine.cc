@@ -112,6 +112,10 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
                                            [self = engine.get(), tier = durable.get()](std::function<void(absl::Status)> done) {
                                              self->MayCommit(*tier, std::move(done));
                                            });
+    const catalog::RetentionRule rule{durable->config.keep, durable->config.best_tag, durable->config.best_is_max,
+                                      durable->config.best_count};
+    durable->retention = std::make_unique<node::Retention>(*durable->tier, *engine->executor_, *engine->metrics_, rule,
+                                                           engine->options_.rank, [held = engine->held_] { return held->All(); });
   }
   return engine;
 }
@@ -389,9 +393,9 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   const SaveId save{incarnation_, sequence_++};
   auto ticket = std::make_shared<TicketImpl>(request.step, save, due);
   auto record = std::make_shared<format::CommitRecord>(RecordOf(request, layout, save));
+  for (const auto& durable : durable_) durable->retention->NoteTags(save, request.tags);
   {
     sync::MutexLock state_lock(mutex_);
-    tags_[save] = request.tags;
     streaming_.clear();
   }
   const capture::CaptureInput input{request.addresses, request.values, request.blobs};

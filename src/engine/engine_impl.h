@@ -25,6 +25,7 @@
 #include "engine/ticket.h"
 #include "flush/tier_flush.h"
 #include "neve/engine.h"
+#include "node/retention.h"
 #include "node/slot_pool.h"
 #include "restore/chunk_reader.h"
 #include "storage/tier.h"
@@ -73,9 +74,8 @@ class EngineImpl : public Engine {
     std::string name;                              // "file"
     std::shared_ptr<storage::Tier> tier;      // images that are open keep it too
     std::unique_ptr<flush::TierFlush> flush;       // used on executor_ only
+    std::unique_ptr<node::Retention> retention;    // used on executor_ only
     bool claimed = false;                          // job.json and the life are there; executor_ and init only
-    bool collecting = false, collect_again = false;   // retention; executor_ only
-    std::optional<SaveId> durable_newest;          // reported durable here by this life; executor_ only
   };
   explicit EngineImpl(EngineOptions options);
 
@@ -102,9 +102,7 @@ class EngineImpl : public Engine {
   void EnqueueAdopted();
   bool ReplaceOldest();
   void MayCommit(DurableTier& tier, storage::Done done);
-  void Collect(DurableTier& tier);
-  void CollectListed(DurableTier& tier, absl::StatusOr<storage::Listing> listing);
-  void RetireAll(DurableTier& tier, const std::vector<ImageKey>& victims);
+  void MadeDurable(DurableTier& tier, const SaveId& save);   // on executor_; the retention it begins is a flight of its own
   void NoteError(const absl::Status& status);
   void FlightEnded();
   absl::Status WaitIdle(double deadline_s);
@@ -137,7 +135,6 @@ class EngineImpl : public Engine {
   int in_flight_ NEVE_GUARDED_BY(mutex_) = 0;      // flush jobs and retentions
   absl::Status first_error_ NEVE_GUARDED_BY(mutex_);
   std::map<SaveId, std::set<std::string>> committed_ NEVE_GUARDED_BY(mutex_);   // of saves still in the pool
-  std::map<SaveId, Tags> tags_ NEVE_GUARDED_BY(mutex_);                         // of this life, for best=
   std::string streaming_ NEVE_GUARDED_BY(mutex_);   // why the newest save lay in no slot, for health
   std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
 

@@ -149,7 +149,11 @@ void EngineImpl::PersistNewest(double deadline_s) {
   }
   for (auto& durable : durable_) {
     node::Entry* newest = pool->HoldNewest();
-    if (newest == nullptr || newest->slot == nullptr) continue;
+    if (newest == nullptr) continue;
+    if (newest->slot == nullptr) {   // private memory: a flush holds it, or it owes nothing
+      pool->Release(newest);
+      continue;
+    }
     bool owed;
     {
       sync::MutexLock lock(mutex_);
@@ -237,7 +241,10 @@ EngineImpl::~EngineImpl() {
   }
   if (slot_executor_ != nullptr) slot_executor_->Stop();
   if (executor_ != nullptr) executor_->Stop();
-  for (auto& durable : durable_) durable->flush.reset();
+  for (auto& durable : durable_) {
+    durable->flush.reset();
+    durable->retention.reset();
+  }
   pool_.reset();
 }
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_format.h"
 #include "base/obs/log.h"
-#include "base/sync/mutex.h"
 
 namespace neve::flush {
 namespace {
@@ -25,29 +24,6 @@ struct TierFlush::Attempt {
   bool failed = false;
   bool committing = false;
   absl::Status error;
-};
-
-// Where the tier's answers arrive. They may come after the flush, and even its executor, are gone.
-class TierFlush::Inbox {
- public:
-  explicit Inbox(sync::Executor& executor) : executor_(&executor) {}
-  // Thread: any. Once closed, tasks are dropped.
-  void Post(const sync::Executor::Task& task) {
-    sync::MutexLock lock(mutex_);
-    if (executor_ != nullptr) executor_->Post(task);   // a copy, so that a dropped task dies outside of the lock
-  }
-  void Close() {
-    sync::MutexLock lock(mutex_);
-    executor_ = nullptr;
-  }
-  bool open() {
-    sync::MutexLock lock(mutex_);
-    return executor_ != nullptr;
-  }
-
- private:
-  sync::Mutex mutex_;
-  sync::Executor* executor_ NEVE_GUARDED_BY(mutex_);
 };
 
 TierFlush::TierFlush(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, const Policy& policy,

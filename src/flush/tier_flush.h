@@ -26,6 +26,7 @@
 #include "base/error/status.h"
 #include "base/obs/metrics.h"
 #include "base/sync/executor.h"
+#include "flush/inbox.h"
 #include "format/commit_record.h"
 #include "storage/tier.h"
 
@@ -94,8 +95,7 @@ class TierFlush {
   sync::Nanos rate_free_at_ = 0;                 // when the rate cap lets the next piece go
   bool degraded_ = false;
   absl::Status last_error_;
-  class Inbox;
-  std::shared_ptr<Inbox> inbox_;                 // closed by the destructor: what the tier answers later is dropped
+  const std::shared_ptr<Inbox> inbox_;           // closed by the destructor: what the tier answers later is dropped
 };
 
 }  // namespace neve::flush

@@ -63,26 +63,15 @@ bool SlotPool::FillingLocked() const {
 }
 
 Entry* SlotPool::PickLocked(uint64_t image_bytes) {
-  std::vector<Entry*> full;
+  facts_.clear();   // keeps its memory: nothing is allocated here after the slots are made
   for (const auto& entry : entries_) {
-    if (entry->lost) continue;
-    if (entry->full) {
-      full.push_back(entry.get());
-    } else if (entry->holds == 0 && entry->capacity >= image_bytes) {
-      return entry.get();
-    }
+    if (!entry->lost && !entry->full && entry->holds == 0 && entry->capacity >= image_bytes) return entry.get();
+    facts_.push_back({.full = entry->full && !entry->lost, .holds = entry->holds, .save = entry->key.save});
   }
-  std::sort(full.begin(), full.end(), [](const Entry* a, const Entry* b) { return a->key.save > b->key.save; });
-  const size_t kept = options_.shared ? std::min<size_t>(2, entries_.size() + static_cast<size_t>(making_) - 1) : 0;
-  const bool may_grow = !budget_ended_ && entries_.size() + static_cast<size_t>(making_) < options_.slots;
-  if (may_grow) return nullptr;
-  if (full.empty() || full.size() - 1 < kept) return nullptr;
-  const size_t newest = kept > 0 ? 1 : 0;   // the newest itself is never given up while one is kept
-  for (size_t i = full.size(); i > newest; --i) {
-    Entry* entry = full[i - 1];
-    if (entry->holds == 0) return entry;
-  }
-  return nullptr;
+  const size_t slots = entries_.size() + static_cast<size_t>(making_);
+  if (!budget_ended_ && slots < options_.slots) return nullptr;   // one more is made rather
+  const int reused = SlotToReuse(facts_, options_.shared && slots > 0 ? std::min<size_t>(2, slots - 1) : 0);
+  return reused < 0 ? nullptr : entries_[static_cast<size_t>(reused)].get();
 }
 
 void SlotPool::DropLocked(Entry* entry) {

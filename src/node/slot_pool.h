@@ -26,6 +26,7 @@
 #include "base/error/status.h"
 #include "base/sync/mutex.h"
 #include "neve/types.h"
+#include "node/slot_choice.h"
 #include "slot/slot.h"
 
 namespace neve::node {
@@ -107,6 +108,7 @@ class SlotPool {
   mutable sync::Mutex mutex_;
   sync::Condition changed_;
   std::vector<std::unique_ptr<Entry>> entries_ NEVE_GUARDED_BY(mutex_);
+  std::vector<SlotFacts> facts_ NEVE_GUARDED_BY(mutex_);   // of PickLocked
   int making_ NEVE_GUARDED_BY(mutex_) = 0;           // slots being made, counted against `slots`
   bool budget_ended_ NEVE_GUARDED_BY(mutex_) = false;
 };

@@ -7,6 +7,8 @@
 
 #include "base/error/status.h"
 #include "format/names.h"
+#include "node/adoption.h"
+#include "node/slot_choice.h"
 
 namespace neve::simulation {
 
@@ -30,6 +32,7 @@ OneRankHistory::OneRankHistory(uint64_t seed, Tally* tally)
 OneRankHistory::~OneRankHistory() {
   tier_->Kill();
   flush_.reset();
+  retention_machine_.reset();
   executor_->DropAll();
   for (size_t i = 0; i < faults_.injected.size(); ++i) {
     tally_.Add("fault " + std::string(Name(static_cast<testing::SimFault>(i))), faults_.injected[i]);
@@ -37,6 +40,7 @@ OneRankHistory::~OneRankHistory() {
   tally_.Add("files torn by power loss", disk_.torn_files());
   tally_.Add("names lost by power loss", disk_.lost_names());
   tally_.Add("retries", metrics_.Get(obs::Metric::kFileRetries));
+  tally_.Add("saves retired", metrics_.Get(obs::Metric::kImagesRetired));
   tally_.Add("commits", metrics_.Get(obs::Metric::kFileCommits));
 }
 
@@ -100,13 +104,16 @@ void OneRankHistory::StartProcess() {
   tier_ = std::make_unique<testing::SimTier>(disk_, *executor_, faults_);
   flush_ = std::make_unique<flush::TierFlush>(*tier_, *executor_, metrics_, policy_,
                                               [](std::function<void(absl::Status)> done) { done(absl::OkStatus()); });
+  retention_machine_ = std::make_unique<node::Retention>(*tier_, *executor_, metrics_, retention_, 0, [] { return std::set<SaveId>(); });
   done_.clear();
-  life_begun_ = collecting_ = collect_again_ = false;
+  rounds_ = 0;
+  life_begun_ = false;
 }
 
 void OneRankHistory::KillProcess(bool lose_power) {
   tier_->Kill();
   flush_.reset();
+  retention_machine_.reset();
   executor_->DropAll();
   tier_.reset();
   tally_.Add(lose_power ? "losses of power" : "kills");
@@ -224,43 +231,28 @@ void OneRankHistory::BeginLife() {
   while (!claim().ok()) ++next_.incarnation;
 
   // Adoption: what a dead life left in RAM and owed to the file tier.
-  std::optional<SaveId> newest;
-  std::set<SaveId> there;
-  for (const catalog::Save& save : catalog::GroupSaves(file)) {
-    if (!save.complete) continue;
-    if (!newest.has_value()) newest = save.save;
-    there.insert(save.save);
-  }
-  std::vector<Slot*> full;
+  std::vector<ImageKey> in_ram;
   for (Slot& slot : slots_) {
     if (slot.state == State::kFilling) slot = Slot{};
     if (slot.state == State::kFree) continue;
     slot.state = State::kSealed;
-    full.push_back(&slot);
+    in_ram.push_back(slot.record->key);
   }
-  std::sort(full.begin(), full.end(),
-            [](const Slot* a, const Slot* b) { return a->record->key.save < b->record->key.save; });
-  for (Slot* slot : full) {
-    const ImageKey& key = slot->record->key;
-    if (there.count(key.save) != 0 || key.step % every_ != 0 || (newest.has_value() && key.save < *newest)) continue;
+  std::sort(in_ram.begin(), in_ram.end(), [](const ImageKey& a, const ImageKey& b) { return a.save > b.save; });
+  for (const ImageKey& key : node::DebtOf(in_ram, catalog::GroupSaves(file), every_).owed) {
     tally_.Add("adopted saves flushed");
-    Flush(*slot);
+    Flush(*std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.record != nullptr && s.record->key == key; }));
   }
 }
 
-// As node::SlotPool: a free slot, else the oldest that nobody holds, never one of the two newest.
 OneRankHistory::Slot* OneRankHistory::PickSlot() {
-  std::vector<Slot*> full;
+  std::vector<node::SlotFacts> facts;
   for (Slot& slot : slots_) {
     if (slot.state == State::kFree) return &slot;
-    full.push_back(&slot);
+    facts.push_back({.full = true, .holds = slot.holds, .save = slot.record->key.save});
   }
-  std::sort(full.begin(), full.end(),
-            [](const Slot* a, const Slot* b) { return a->record->key.save > b->record->key.save; });
-  for (size_t i = full.size(); i > 2; --i) {
-    if (full[i - 1]->holds == 0) return full[i - 1];
-  }
-  return nullptr;
+  const int reused = node::SlotToReuse(facts, 2);
+  return reused < 0 ? nullptr : &slots_[static_cast<size_t>(reused)];
 }
 
 void OneRankHistory::Save(Stop stop) {
@@ -324,47 +316,9 @@ void OneRankHistory::Flush(Slot& slot) {
                        return;
                      }
                      newest_durable_ = std::max(newest_durable_.value_or(save), save);
-                     Collect();
+                     ++rounds_;
+                     retention_machine_->MadeDurable(save, [this] { --rounds_; });
                    }});
-}
-
-void OneRankHistory::Collect() {
-  if (!retention_.keep.has_value()) return;
-  if (collecting_) {
-    collect_again_ = true;
-    return;
-  }
-  collecting_ = true;
-  tier_->List([this](absl::StatusOr<storage::Listing> listing) { CollectListed(std::move(listing)); });
-}
-
-// A record that is seen may not be durable: nothing goes that is not older than a save that was reported so.
-void OneRankHistory::CollectListed(absl::StatusOr<storage::Listing> listing) {
-  std::vector<ImageKey> victims;
-  if (listing.ok()) {
-    const std::vector<catalog::TierListing> file = {
-        {TierKind::kFile, tier_->info().place, absl::OkStatus(), *std::move(listing)}};
-    const std::vector<catalog::Save> saves = catalog::GroupSaves(file);
-    for (const catalog::Save* save : catalog::ToRetire(saves, 0, retention_, {}, {}, newest_durable_)) {
-      victims.push_back(save->KeyOf(0));
-    }
-  }
-  auto left = std::make_shared<size_t>(victims.size() + 1);
-  const auto one_done = [this, left] {
-    if (--*left > 0) return;
-    collecting_ = false;
-    if (std::exchange(collect_again_, false)) Collect();
-  };
-  for (const ImageKey& key : victims) {
-    if (!newest_durable_.has_value() || key.save >= *newest_durable_) {
-      Fail("retention took the newest durable save, " + key.save.ToString());
-    }
-    tier_->Retire(key, [this, one_done](absl::Status status) {
-      if (status.ok()) tally_.Add("saves retired");
-      one_done();
-    });
-  }
-  one_done();
 }
 
 // The faults end: everything that was asked for comes to an end too, and one more save reaches the disk.
@@ -375,6 +329,7 @@ void OneRankHistory::Quiesce() {
   Save(Stop::kNone);
   executor_->RunUntilIdle();
   if (!flush_->Idle()) Fail("the flush is not idle though nothing is left to do: " + flush_->Describe());
+  if (rounds_ != 0 || !retention_machine_->Idle()) Fail("retention is not idle though nothing is left to do");
   if (!std::all_of(done_.begin(), done_.end(), [](int count) { return count == 1; })) Fail("a job was never done");
   for (const Slot& slot : slots_) {
     if (slot.holds != 0) Fail("a slot is held though the flush is idle");

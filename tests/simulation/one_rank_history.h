@@ -1,9 +1,8 @@
 // One history of one rank: saves, kills, losses of power and restarts, drawn from a seed, over a few RAM slots and a
 // faulty file tier, all in one thread and simulated time.
 //
-// Real: flush::TierFlush, catalog::GroupSaves, ToRetire and GreatestIncarnation, the names, the records. Modelled: the
-// RAM slots (whose rules are node::SlotPool's) and the few lines of the engine between them: cadence, adoption,
-// retention.
+// Real: flush::TierFlush, node::Retention, node::DebtOf (adoption), node::SlotToReuse, the catalog, the names, the records.
+// Modelled: the memory of the RAM slots, and the process that saves.
 #ifndef NEVE_TESTS_SIMULATION_ONE_RANK_HISTORY_H_
 #define NEVE_TESTS_SIMULATION_ONE_RANK_HISTORY_H_
 
@@ -18,6 +17,7 @@
 #include "base/sync/executor.h"
 #include "catalog/catalog.h"
 #include "flush/tier_flush.h"
+#include "node/retention.h"
 #include "support/sim_tier.h"
 
 namespace neve::simulation {
@@ -63,8 +63,6 @@ class OneRankHistory {
   Slot* PickSlot();
   void Save(Stop stop);
   void Flush(Slot& slot);
-  void Collect();
-  void CollectListed(absl::StatusOr<storage::Listing> listing);
   void Quiesce();
 
   const uint64_t seed_;
@@ -87,7 +85,9 @@ class OneRankHistory {
   std::unique_ptr<testing::SimTier> tier_;
   std::unique_ptr<flush::TierFlush> flush_;
   std::vector<int> done_;  // how often the callback of each job of this life ran
-  bool life_begun_ = false, collecting_ = false, collect_again_ = false;
+  std::unique_ptr<node::Retention> retention_machine_;
+  int rounds_ = 0;         // of retention that have not come to an end
+  bool life_begun_ = false;
   SaveId next_;
   uint64_t step_ = 0;
 
