@@ -66,20 +66,15 @@ class Header:
             begin = len(data)
             self._geometries: Dict[Shape, Tuple[Shape, Shape, int]] = {}
             self.metadata: Dict[str, str] = metadata
-            self.stored: Dict[str, Stored] = {}
-            for name, entry in content.items():
-                dtype = _tensors.BY_NAME.get(entry["dtype"])
-                if dtype is None:
-                    raise Unsupported(f"tensor {name!r} has dtype {entry['dtype']!r}, which this version does not know")
-                first, last = entry["data_offsets"]
-                shape = self._geometry(entry["shape"])[0]
-                self.stored[name] = Stored(name, dtype, shape, begin + first, last - first)
             tree = json.loads(metadata["neve.tree"]) if "neve.tree" in metadata else None
             if tree is not None and tree.get("v", 1) != 1:
                 raise Unsupported(f"its tree is of version {tree.get('v')}, written by a newer neve")
             self.root: Any = tree.get("root") if tree is not None else None
             self.values: str = metadata.get("neve.values", "")
-            self.tensors: List[Logical] = self._logical(tree.get("tensors", {}) if tree is not None else {})
+            parts = tree.get("tensors", {}) if tree is not None else {}
+            self.stored: Dict[str, Stored] = {}
+            own = self._read_entries(content, begin, parts.get("strided", {}), parts.get("dtype", {}))
+            self.tensors: List[Logical] = self._with_aliases(own, parts.get("alias", []))
         except RecursionError:
             raise Damaged("its header is nested too deep") from None
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -96,14 +91,34 @@ class Header:
             self._geometries[shape] = found
         return found
 
-    def _logical(self, parts: Dict[str, Any]) -> List[Logical]:
-        strided, dtypes = parts.get("strided", {}), parts.get("dtype", {})
-        own = [self._own(stored, strided.get(stored.name), dtypes.get(stored.name))
-               for stored in self.stored.values() if not _is_hidden(stored.name)]
-        self._own_by_name = {tensor.name: tensor for tensor in own}
-        aliases = parts.get("alias", [])
+    def _read_entries(self, content: Dict[str, Any], begin: int, strided: Dict[str, Any], dtypes: Dict[str, Any]) -> List[Logical]:
+        """Notes what is stored; the tensors that are stored under their own names, in the header's order."""
+        own: List[Logical] = []
+        by_name, geometries, new = _tensors.BY_NAME, self._geometries, tuple.__new__   # a header has very many entries
+        for name, entry in content.items():
+            dtype = by_name.get(entry["dtype"])
+            if dtype is None:
+                raise Unsupported(f"tensor {name!r} has dtype {entry['dtype']!r}, which this version does not know")
+            first, last = entry["data_offsets"]
+            numbers = entry["shape"]
+            shape, strides, count = geometries.get(tuple(numbers)) or self._geometry(numbers)
+            size = last - first
+            self.stored[name] = stored = new(Stored, (name, dtype, shape, begin + first, size))
+            if name[:5] == "neve." and _is_hidden(name):
+                continue
+            if name in strided or name in dtypes or dtype.name == "F4":
+                own.append(self._own(stored, strided.get(name), dtypes.get(name)))
+            elif count * dtype.item_bytes == size:
+                own.append(new(Logical, (name, dtype, shape, strides, name, 0, False, True)))
+            else:
+                raise Damaged(f"tensor {name!r} has {size} bytes, which do not fit its shape {list(shape)}")
+        return own
+
+    def _with_aliases(self, own: List[Logical], aliases: Sequence[Any]) -> List[Logical]:
+        self.aliased = {alias[2] for alias in aliases}   # header entries whose memory several tensors share
         if not aliases:
             return own
+        self._own_by_name = {tensor.name: tensor for tensor in own}
         tensors: List[Optional[Logical]] = [None] * (len(own) + len(aliases))
         for position, name, base, offset, dtype, shape, strides in aliases:
             if tensors[position] is not None or position < 0:
@@ -119,11 +134,6 @@ class Header:
 
     def _own(self, stored: Stored, strided: Any, dtype_name: Optional[str]) -> Logical:
         dtype, shape = stored.dtype, stored.shape
-        if dtype_name is None and strided is None and dtype.name != "F4":
-            shape, strides, count = self._geometry(shape)
-            if count * dtype.item_bytes != stored.bytes:
-                raise Damaged(f"tensor {stored.name!r} has {stored.bytes} bytes, which do not fit its shape {list(shape)}")
-            return Logical(stored.name, dtype, shape, strides, stored.name, 0, False, True)
         if dtype_name is not None:
             dtype = _tensors.BY_NAME[dtype_name]
             if stored.dtype is not _tensors.U8 or not shape or shape[-1] != dtype.item_bytes:
@@ -151,7 +161,7 @@ class Header:
             raise Damaged(f"tensor {alias.name!r} lies outside of {alias.stored!r}, whose memory it shares")
 
     def span_bytes(self, name: str) -> int:
-        """Bytes of memory that a header entry spans when restored with its own strides."""
+        """Bytes of memory that a header entry, one of `aliased`, spans when restored with its own strides."""
         stored = self.stored[name]
         if _is_hidden(name):
             return stored.bytes
@@ -159,7 +169,7 @@ class Header:
         return _tensors.span_items(own.shape, own.strides) * own.dtype.item_bytes
 
     def own(self, name: str) -> Optional[Logical]:
-        """The tensor that a header entry is itself; None for a hidden base."""
+        """The tensor that a header entry, one of `aliased`, is itself; None for a hidden base."""
         return self._own_by_name.get(name)
 
 

@@ -65,7 +65,9 @@ class Tensors:
         """Asks for a tensor; in `target`'s memory when given (shape and dtype were compared)."""
         known = self._wants.get(node.index)
         if known is None:
-            logical = exact_strides(self._header.tensors[node.index], node)
+            logical = self._header.tensors[node.index]
+            if node.extra:
+                logical = exact_strides(logical, node)
             device = self._device(node) if target is None and (node.extra or self._map_location is not None) else None
             self._wants[node.index] = Want(logical, node, target, device)
         elif target is not None and known.target is None:
@@ -91,7 +93,10 @@ class Tensors:
         elif isinstance(node, SavedDict):
             self.want_all(node.attributes)
             for child in node.children:
-                self.want_all(child)
+                if type(child) is SavedTensor and child.attributes is None:   # without a call, as there may be very many
+                    self.want(child)
+                else:
+                    self.want_all(child)
         elif isinstance(node, (SavedList, SavedComposite)):
             for child in node.children:
                 self.want_all(child)
@@ -104,9 +109,12 @@ class Tensors:
     def read(self) -> None:
         """Allocates, reads and copies. After an error `written` names the targets that were touched."""
         groups: Dict[str, List[Want]] = {}
+        aliased = self._header.aliased
         for want in self._wants.values():
             stored = want.logical.stored
-            if stored in groups:
+            if stored not in aliased:
+                self._plan_single(want)
+            elif stored in groups:
                 groups[stored].append(want)
             else:
                 groups[stored] = [want]
@@ -149,7 +157,7 @@ class Tensors:
             dtype = self._dtypes.get(logical.dtype.code) or self._torch_dtype(want)
             want.result = fresh = self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
             stored = self._header.stored[logical.stored]
-            self._ranges.append(Range("", stored.offset, stored.bytes, fresh.data_ptr()))
+            self._ranges.append(tuple.__new__(Range, ("", stored.offset, stored.bytes, fresh.data_ptr(), None, None, 1)))
             return
         if want.target is not None:
             strides = direct_strides(want.target, logical)
@@ -328,14 +336,18 @@ def strides_of(target: Any) -> Any:
 
 def direct_strides(target: Any, logical: Logical) -> Optional[Any]:
     """The strides by which bytes can be put right into the target's memory, or None when they need a copy."""
+    torch = _tensors.loaded_torch()
+    if torch is not None and isinstance(target, torch.Tensor):
+        if target.device.type != "cpu" or target.is_conj() or target.is_neg():
+            return None
+        if logical.in_order and target.stride() == logical.strides and 0 not in logical.strides:
+            return logical.strides   # row by row on both sides, the ordinary case
     if touched_shape(logical.shape, logical.strides) != logical.shape:
         return None   # saved expanded: what is stored is less than what the target holds
     numpy = _tensors.loaded_numpy()
     if numpy is not None and isinstance(target, numpy.ndarray):
         if not target.flags.writeable or not target.flags.aligned:
             return None
-    elif target.device.type != "cpu" or target.is_conj() or target.is_neg():
-        return None
     strides = strides_of(target)
     if strides is None or _tensors.has_overlap(logical.shape, strides):
         return None
@@ -387,6 +399,8 @@ class Builder:
         return None
 
     def _tensor(self, node: SavedTensor) -> Any:
+        if not node.extra and node.attributes is None:
+            return self._tensors.result(node)
         made = self._objects.get(node.index)
         if made is None:
             made = self._tensors.result(node)
@@ -423,7 +437,7 @@ class Builder:
         else:
             made = {}
         for key, child in zip(node.keys, node.children):
-            made[key] = self.build(child)
+            made[key] = self._tensor(child) if type(child) is SavedTensor else self.build(child)
         if node.attributes is not None and node.kind == "O":
             vars(made).update(self.build(node.attributes))
         return made

@@ -20,6 +20,9 @@ class Saved:
     name: str
 
 
+_NOTHING: Dict[str, Any] = {}   # what the node of an ordinary tensor says; never changed
+
+
 class SavedTensor(Saved):
     """A tensor: its place among the image's, and what its node says."""
 
@@ -153,6 +156,19 @@ class SavedState:
         self._by_name[self._tensors[index].name] = tensor
         return tensor if self._wanted(name) else None
 
+    def _take_run(self, count: int) -> List[Saved]:
+        """The next `count` ordinary tensors, of which there may be very many, but those that are left out."""
+        if self._select is not None:
+            every = [self._take(self._tensors[self._next].name, {}) for _ in range(count)]
+            return [tensor for tensor in every if tensor is not None]
+        if count < 0:
+            raise Damaged(f"neve.tree has a run of {count} tensors")
+        begin = self._next
+        tensors = [SavedTensor(self._tensors[index].name, index, _NOTHING) for index in range(begin, begin + count)]
+        self._next = begin + count
+        self._by_name.update([(tensor.name, tensor) for tensor in tensors])
+        return tensors
+
     def _wanted(self, name: str) -> bool:
         if self._select is None:
             return True
@@ -240,13 +256,11 @@ class SavedState:
         prefix_length = len(name) + 1 if name else 0
         for item in node["d"]:
             if type(item) is int:
-                for _ in range(item):
-                    full = self._tensors[self._next].name
-                    child = self._take(full, {})
-                    if child is not None:
-                        component = full[prefix_length:]
-                        keys.append(component if component[:1] != "~" else _names.unescape(component, self._resolve))
-                        children.append(child)
+                taken = self._take_run(item)
+                children.extend(taken)
+                for child in taken:
+                    component = child.name[prefix_length:]
+                    keys.append(component if component[:1] != "~" else _names.unescape(component, self._resolve))
             else:
                 component, content = item
                 parsed = self._parse(content, _names.join(name, component))
