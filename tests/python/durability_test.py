@@ -387,3 +387,35 @@ def test_slots_that_a_cleaner_takes_away_are_made_anew_and_never_end_the_trainer
         ckpt.close()
     """.replace("TAKEN", repr(taken))), quick_folder, variables={"NEVE_RAM_DIR": str(quick_folder / "ram")})
     assert "ok" in output, output
+
+
+# ---- file systems that refuse O_DIRECT ----
+
+@pytest.mark.parametrize("engine", ["uring", "threads"])
+def test_an_overlay_that_refuses_direct_io_is_written_and_read_through_the_page_cache(tmp_path, engine):
+    passes(script(MOUNT, """
+        import sys, neve, numpy
+        folder = os.environ["FOLDER"]
+        base, root = folder + "/base", folder + "/root"
+        os.makedirs(base), os.makedirs(root)
+        subprocess.run(["mount", "-t", "ramfs", "neve", base], check=True)    # it knows no O_DIRECT
+        for name in ("lower", "upper", "work"):
+            os.mkdir(f"{base}/{name}")
+        options = f"lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work"
+        if subprocess.run(["mount", "-t", "overlay", "neve", "-o", options, root]).returncode != 0:
+            sys.exit(0)    # a kernel without overlays here
+        try:
+            os.close(os.open(root + "/probe", os.O_CREAT | os.O_RDWR | os.O_DIRECT))
+            raise AssertionError("the overlay takes O_DIRECT: this test shows nothing")
+        except OSError as error:
+            assert error.errno == 22, error
+        os.remove(root + "/probe") if os.path.exists(root + "/probe") else None
+        ckpt = neve.Checkpointer(folder + "/run", [f"file:{root}?keep=2"], job="run")
+        for step in range(6):     # with files that are retired and used again
+            ckpt.save(step, {"w": numpy.full(1_000_003, step, "uint8"), "b": numpy.arange(step, 300_000)}).wait("file", 60)
+        found = ckpt.restore()
+        assert found.step == 5 and (found.state["w"] == 5).all() and (found.state["b"] == numpy.arange(5, 300_000)).all()
+        assert sorted(save.step for save in ckpt.steps()) == [4, 5]
+        ckpt.close()
+        assert subprocess.run([os.environ["NEVE_COMMAND"], "verify", root + "/run"]).returncode == 0
+    """), tmp_path, before=with_mounts(), variables={"NEVE_IO": engine})
