@@ -62,6 +62,41 @@ struct DiffReport {
 absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b, const SourceOptions& options,
                                       const Progress& progress);
 
+// ---- convert ----
+
+enum class TargetKind : uint8_t { kTorch, kSafetensors, kHuggingFace, kStep, kNpz };
+
+struct ConvertOptions {
+  SourceOptions source;
+  std::string to;                         // "pt", "safetensors", "hf", "dcp", "step", "npz"; "": by the name of the output
+  uint64_t shard_bytes = 5'000'000'000;   // hf: at most so many bytes of tensors a file, one tensor at least
+  bool tree = false;                      // also what readers that do not know neve.tree would misread
+  std::vector<std::string> drop;          // dotted names or globs of what is left out, with all below it
+};
+struct ConvertReport {
+  std::string from, to;                   // kinds
+  uint64_t tensors = 0, bytes = 0;        // written
+  std::vector<std::string> dropped;       // paths
+  std::vector<std::string> notes;
+};
+// Writes what IN holds as OUT: a file atomically and durably, over an old one only when the new one is whole; a folder under a
+// temporary name until then, never over another. Checksums of IN are checked on the way. Invalid: OUT is IN, or a name to drop is
+// not there. Unsupported: what the target cannot hold, by name, before anything is written.
+absl::StatusOr<ConvertReport> ConvertPlace(const std::string& in, const std::string& out, const ConvertOptions& options,
+                                           const Progress& progress);
+
+// ---- cp ----
+
+struct CopyReport {
+  std::string from, to;                   // step folders
+  uint64_t bytes = 0, images = 0;
+  bool already_there = false;             // the target held the same save, which was verified
+  std::vector<std::string> notes;
+};
+// Copies one save, all ranks, into a job folder (made when missing), a root of them, or to its own name in one. Each byte is verified
+// as it is read and again from the target; records come last, as they are. Idempotent; another save of that name: Invalid.
+absl::StatusOr<CopyReport> CopySave(const std::string& from, const std::string& to, int64_t step, const Progress& progress);
+
 }  // namespace neve
 
 #endif  // NEVE_FILES_H_

@@ -23,8 +23,9 @@ constexpr const char* kPlaces = R"(
 PLACE is a file, a folder (a save, a job, or a root of jobs), file:PATH or ram:[JOB].
 )";
 constexpr const char* kExits = R"(
-Exit code, the greatest met: 0 done, 1 data differs from its digest, 2 wrong usage, 3 not a
-checkpoint or a kind that cannot be read, 4 truncated or malformed, 5 could not be reached.
+Exit code, the greatest met: 0 done, 1 data differs from its digest, or diff found a difference,
+2 wrong usage, 3 not a checkpoint or a kind that cannot be read, 4 truncated or malformed, 5 could
+not be reached.
 )";
 
 // Everything the arguments may say. Verbs take what is theirs.
@@ -33,6 +34,8 @@ struct Arguments {
   int64_t step = -1;
   bool tree = false, lenient = false, dry_run = false, adopt = false;
   std::string to;
+  std::vector<std::string> drop;
+  uint64_t shard_bytes = ConvertOptions().shard_bytes;
   int64_t keep = -1;
 };
 
@@ -53,6 +56,10 @@ void AddStep(CLI::App* verb, Arguments* arguments, const std::string& what) {
   verb->add_option("--step", arguments->step, what)->check(CLI::Range(int64_t{0}, static_cast<int64_t>(kStepLimit) - 1));
 }
 
+void AddLenient(CLI::App* verb, Arguments* arguments) {
+  verb->add_flag("--lenient", arguments->lenient, "read past what is merely untidy (trailing bytes), with a note");
+}
+
 int Run(CLI::App& app, Console& console, Arguments& arguments) {
   const CLI::App* verb = app.get_subcommands().front();
   const std::string& name = verb->get_name();
@@ -61,6 +68,13 @@ int Run(CLI::App& app, Console& console, Arguments& arguments) {
     return RunInspect(console, arguments.places, {arguments.step, arguments.tree, arguments.lenient});
   }
   if (name == "verify") return RunVerify(console, arguments.places, arguments.step);
+  if (name == "diff") return RunDiff(console, arguments.places, {arguments.step, arguments.lenient});
+  if (name == "stats") return RunStats(console, arguments.places, {arguments.step, arguments.lenient});
+  if (name == "convert") {
+    return RunConvert(console, arguments.places, {{arguments.step, arguments.lenient}, arguments.to, arguments.shard_bytes,
+                                                  arguments.tree, arguments.drop});
+  }
+  if (name == "cp") return RunCp(console, arguments.places, arguments.step);
   if (name == "recover") return RunRecover(console, arguments.places, {arguments.to, arguments.dry_run, arguments.adopt});
   if (name == "gc") {
     const std::optional<uint64_t> keep =
@@ -83,12 +97,52 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
   AddPlaces(inspect, arguments);
   AddStep(inspect, arguments, "of a job folder: this step's newest save, instead of the newest complete one");
   inspect->add_flag("--tree", arguments->tree, "the nesting with all values, instead of a list of tensors");
-  inspect->add_flag("--lenient", arguments->lenient, "read past what is merely untidy (trailing bytes), with a note");
+  AddLenient(inspect, arguments);
 
   CLI::App* verify = AddVerb(app, console, "verify", "check every digest and every structural rule",
                              "  neve verify runs/gpt\n  neve verify runs/gpt --step 1000 --json\n  neve verify ram:gpt\n");
   AddPlaces(verify, arguments);
   AddStep(verify, arguments, "only saves of this step");
+
+  CLI::App* diff = AddVerb(app, console, "diff", "what differs between two checkpoints, of any kind and layout",
+                           "  neve diff a.pt b.safetensors\n  neve diff runs/gpt runs/gpt-2 --step 1000\n"
+                           "  neve diff --json old.pt new.pt | jq '.changed[].name'\n"
+                           "\nEqual means equal bits: NaN equals the same NaN, -0.0 differs from 0.0. With --step, of both.\n");
+  diff->add_option("A B", arguments->places, "the two to compare")->required()->expected(2);
+  AddStep(diff, arguments, "of job folders: this step's newest save, instead of the newest complete one");
+  AddLenient(diff, arguments);
+
+  CLI::App* stats = AddVerb(app, console, "stats", "least, greatest, mean, deviation, zeros, NaN, Inf, digest of each tensor",
+                            "  neve stats model.safetensors\n  neve stats runs/gpt --step 1000\n"
+                            "  neve stats --json ckpt.pt | jq '.tensors[] | select(.nan > 0).name'\n"
+                            "\nNaN and Inf are counted and left out of the rest. The digest is the XXH3-128 of the elements\n"
+                            "in row-major order, the same in every format.\n");
+  AddPlaces(stats, arguments);
+  AddStep(stats, arguments, "of a job folder: this step's newest save, instead of the newest complete one");
+  AddLenient(stats, arguments);
+
+  CLI::App* convert = AddVerb(app, console, "convert", "write a checkpoint of any kind as another",
+                              "  neve convert model.pt model.safetensors\n  neve convert runs/gpt model.pt --step 1000\n"
+                              "  neve convert model.pt model-hf --to hf --shard-size 2G\n"
+                              "  neve convert ckpt.pt weights.npz --drop 'optimizer*' --drop step\n"
+                              "  neve convert old.pt runs/restart --to step --step 1000\n"
+                              "\nWhat OUT cannot hold is refused by name before anything is written.\n");
+  convert->add_option("IN OUT", arguments->places, "what to read, what to write")->required()->expected(2);
+  convert->add_option("--to", arguments->to, "pt, safetensors, hf, dcp, step or npz; without it the name of OUT decides");
+  convert->add_option("--shard-size", arguments->shard_bytes, "hf: most bytes of tensors in one file; K M G T are powers of 1024")
+      ->transform(CLI::AsSizeValue(false))->check(CLI::PositiveNumber);
+  AddStep(convert, arguments, "of a job folder: this step's newest save. With --to step, for a file: the step it becomes");
+  convert->add_flag("--tree", arguments->tree, "also what readers that do not know neve.tree would misread");
+  convert->add_option("--drop", arguments->drop, "leave out what has this dotted name, or matches this glob; may be repeated")
+      ->allow_extra_args(false);
+  AddLenient(convert, arguments);
+
+  CLI::App* cp = AddVerb(app, console, "cp", "copy a save into another job folder, verified on both sides",
+                         "  neve cp runs/gpt /archive/gpt            the newest complete save\n"
+                         "  neve cp runs/gpt /archive/gpt --step 1000\n"
+                         "\nThe copy is the same save: its records come last, as they are. A second copy changes nothing.\n");
+  cp->add_option("FROM TO", arguments->places, "a job folder or a save, and a job folder or a root")->required()->expected(2);
+  AddStep(cp, arguments, "of a job folder: this step's newest save, instead of the newest complete one");
 
   CLI::App* recover = AddVerb(app, console, "recover", "persist what a killed job left in RAM",
                               "  neve recover ram:                      list only\n  neve recover runs/gpt --dry-run\n"
@@ -108,7 +162,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
   AddVerb(app, console, "doctor", "what works on this machine, and why not",
           "  neve doctor\n  cd /nvme/ckpt && neve doctor            O_DIRECT is tried in the current folder\n");
 
-  for (const char* later : {"diff", "stats", "convert", "cp", "agent", "status", "bench", "plan"}) {
+  for (const char* later : {"agent", "status", "bench", "plan"}) {
     CLI::App* verb = app.add_subcommand(later, "not in this version");
     verb->prefix_command();   // whatever follows is taken, and refused with the verb
     verb->group("");
@@ -118,9 +172,9 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
 int Main(int argc, char** argv) {
   Console console;
   Arguments arguments;
-  CLI::App app("neve: look at checkpoints, verify them, recover what a killed job left in RAM.", "neve");
+  CLI::App app("neve: look at checkpoints, verify, compare and convert them, recover what a killed job left in RAM.", "neve");
   app.footer(kPlaces + std::string("`neve VERB -h` shows the options of a verb, with examples.\n"
-                                   "Not in this version: diff, stats, convert, cp, agent, status, bench, plan.\n") + kExits);
+                                   "Not in this version: agent, status, bench, plan.\n") + kExits);
   app.set_version_flag("--version", "neve " + std::string(Version()));
   app.require_subcommand(1);
   app.fallthrough(false);

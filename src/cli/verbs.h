@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "neve/files.h"
 #include "neve/places.h"
 
 namespace neve::cli {
@@ -23,6 +24,12 @@ struct InspectOptions {
 int RunInspect(Console& console, const std::vector<std::string>& places, const InspectOptions& options);
 
 int RunVerify(Console& console, const std::vector<std::string>& places, int64_t step);
+
+int RunDiff(Console& console, const std::vector<std::string>& places, const SourceOptions& options);
+int RunStats(Console& console, const std::vector<std::string>& places, const SourceOptions& options);
+
+int RunConvert(Console& console, const std::vector<std::string>& places, const ConvertOptions& options);
+int RunCp(Console& console, const std::vector<std::string>& places, int64_t step);
 
 struct RecoverArguments {
   std::string to;

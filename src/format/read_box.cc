@@ -16,6 +16,7 @@
 #include "format/contents.h"
 #include "format/json_text.h"
 #include "format/layout.h"
+#include "format/read_box.h"
 
 namespace neve::format {
 namespace {
@@ -23,9 +24,8 @@ namespace {
 constexpr uint64_t kPieceBytes = 8u << 20;
 constexpr uint64_t kWasteFactor = 16, kWasteBytes = 64u << 10;   // what a span may hold besides the wanted bytes
 
-bool IsExpanded(const tensor::Dims& shape, const tensor::Dims& strides, size_t dim) {
-  return strides[dim] == 0 && shape[dim] > 1;
-}
+// Such a dimension repeats the same elements.
+bool IsExpanded(const LogicalTensor& tensor, size_t dim) { return tensor.strides[dim] == 0 && tensor.shape[dim] > 1; }
 
 // A box of elements at byte strides in the image.
 class StridedBox {
@@ -108,10 +108,7 @@ class PermutedBase {
  public:
   PermutedBase(const Contents& contents, const HeaderTensor& stored, const LogicalTensor& base)
       : contents_(contents), stored_(stored), item_bytes_(ItemBytes(base.dtype)) {
-    tensor::Dims shape = base.shape;
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (IsExpanded(base.shape, base.strides, i)) shape[i] = 1;
-    }
+    const tensor::Dims shape = StoredExtents(base);
     const tensor::Dims row_major = tensor::ContiguousStrides(shape);
     for (size_t i = 0; i < shape.size(); ++i) {
       if (shape[i] > 1) dims_.push_back({base.strides[i], shape[i], row_major[i]});
@@ -198,41 +195,6 @@ absl::Status ReadThroughBase(PermutedBase base, const LogicalTensor& tensor, std
   }
 }
 
-// The logical tensor whose own bytes the entry holds; null: a hidden base, which lies as it lay in memory. Those that are no
-// aliases stand in the order of their entries.
-const LogicalTensor* OwnerOf(const Contents& contents, const HeaderTensor& stored, uint32_t stored_index) {
-  if (IsHiddenName(stored.name)) return nullptr;
-  const std::span<const LogicalTensor> tensors = contents.tensors();
-  size_t begin = 0, end = tensors.size();
-  while (begin < end) {
-    const size_t middle = begin + (end - begin) / 2;
-    size_t own = middle;
-    while (own < end && tensors[own].alias) ++own;
-    if (own == end) {
-      end = middle;
-    } else if (tensors[own].stored_index == stored_index) {
-      return &tensors[own];
-    } else if (tensors[own].stored_index < stored_index) {
-      begin = own + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return nullptr;
-}
-
-bool LiesAsInMemory(const LogicalTensor& base) {
-  tensor::Dims shape = base.shape;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (IsExpanded(base.shape, base.strides, i)) shape[i] = 1;
-  }
-  const tensor::Dims row_major = tensor::ContiguousStrides(shape);
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] > 1 && base.strides[i] != row_major[i]) return false;
-  }
-  return true;
-}
-
 absl::Status CheckBox(const LogicalTensor& tensor, std::span<const int64_t> offset, std::span<const int64_t> extents,
                       uint64_t target_bytes) {
   const auto invalid = [&](const std::string& what) {
@@ -255,6 +217,38 @@ absl::Status CheckBox(const LogicalTensor& tensor, std::span<const int64_t> offs
 
 }  // namespace
 
+// Those that are no aliases stand in the order of their entries.
+const LogicalTensor* OwnerOf(const Contents& contents, uint32_t stored_index) {
+  const ImageHeader& header = contents.header();
+  if (header.FindMetadata(kTreeKey) != nullptr && IsHiddenName(header.tensors[stored_index].name)) return nullptr;
+  const std::span<const LogicalTensor> tensors = contents.tensors();
+  size_t begin = 0, end = tensors.size();
+  while (begin < end) {
+    const size_t middle = begin + (end - begin) / 2;
+    size_t own = middle;
+    while (own < end && tensors[own].alias) ++own;
+    if (own == end) {
+      end = middle;
+    } else if (tensors[own].stored_index == stored_index) {
+      return &tensors[own];
+    } else if (tensors[own].stored_index < stored_index) {
+      begin = own + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return nullptr;
+}
+
+bool LiesAsInMemory(const LogicalTensor& base) {
+  const tensor::Dims shape = StoredExtents(base);
+  const tensor::Dims row_major = tensor::ContiguousStrides(shape);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1 && base.strides[i] != row_major[i]) return false;
+  }
+  return true;
+}
+
 absl::Status ReadBox(const Contents& contents, const LogicalTensor& tensor, std::span<const int64_t> offset,
                      std::span<const int64_t> extents, std::span<std::byte> target) {
   NEVE_RETURN_IF_ERROR(CheckBox(tensor, offset, extents, target.size()));
@@ -268,19 +262,15 @@ absl::Status ReadBox(const Contents& contents, const LogicalTensor& tensor, std:
   tensor::Dims strides = tensor.strides;   // elements, then bytes
   uint64_t begin = stored.offset;
   if (tensor.alias) {
-    const LogicalTensor* const base = OwnerOf(contents, stored, tensor.stored_index);
+    const LogicalTensor* const base = OwnerOf(contents, tensor.stored_index);
     if (base != nullptr && !LiesAsInMemory(*base)) {
       return ReadThroughBase(PermutedBase(contents, stored, *base), tensor, offset, extents, target.data());
     }
     begin += tensor.byte_offset;
   } else {
-    tensor::Dims shape = tensor.shape;
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (IsExpanded(tensor.shape, tensor.strides, i)) shape[i] = 1;
-    }
-    strides = tensor::ContiguousStrides(shape);
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (IsExpanded(tensor.shape, tensor.strides, i)) strides[i] = 0;
+    strides = tensor::ContiguousStrides(StoredExtents(tensor));
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (IsExpanded(tensor, i)) strides[i] = 0;
     }
   }
   for (size_t i = 0; i < strides.size(); ++i) {
@@ -288,6 +278,109 @@ absl::Status ReadBox(const Contents& contents, const LogicalTensor& tensor, std:
     begin += static_cast<uint64_t>(offset[i] * strides[i]);
   }
   return StridedBox(contents, extents, std::move(strides), item_bytes).Read(0, begin, target.data());
+}
+
+namespace {
+
+// A row-major range of elements is at most two boxes a dimension, and one in the middle. box(offset, extents, target)
+template <typename Box>
+struct RangeReader {
+  std::span<const int64_t> shape;
+  uint64_t item_bytes;
+  Box box;
+  tensor::Dims offset = tensor::Dims(shape.size(), 0), extents = tensor::Dims(shape.size(), 1);
+
+  absl::Status Read(size_t dim, uint64_t first, uint64_t count, std::byte* target) {
+    if (dim == shape.size()) return ReadOne(target);
+    uint64_t row = 1;   // elements of one index of this dimension
+    for (size_t i = dim + 1; i < shape.size(); ++i) row *= static_cast<uint64_t>(shape[i]);
+    while (count > 0) {
+      const uint64_t index = first / row, within = first % row;
+      const uint64_t rows = within == 0 ? count / row : 0;
+      const uint64_t take = rows > 0 ? rows * row : std::min(count, row - within);
+      offset[dim] = static_cast<int64_t>(index);
+      extents[dim] = static_cast<int64_t>(std::max<uint64_t>(rows, 1));
+      if (rows > 0) {
+        for (size_t i = dim + 1; i < shape.size(); ++i) {
+          offset[i] = 0;
+          extents[i] = shape[i];
+        }
+        NEVE_RETURN_IF_ERROR(ReadOne(target));
+      } else {
+        NEVE_RETURN_IF_ERROR(Read(dim + 1, within, take, target));
+      }
+      first += take;
+      count -= take;
+      target += take * item_bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadOne(std::byte* target) {
+    uint64_t bytes = item_bytes;
+    for (const int64_t extent : extents) bytes *= static_cast<uint64_t>(extent);
+    return box(offset, extents, std::span(target, bytes));
+  }
+};
+
+absl::Status CheckRange(const LogicalTensor& tensor, uint64_t elements, uint64_t first, uint64_t count, uint64_t target_bytes) {
+  if (first <= elements && count <= elements - first && target_bytes == count * ItemBytes(tensor.dtype)) return absl::OkStatus();
+  return Invalid(absl::StrFormat("elements [%d, %d) of tensor %s, which has %d, into %d bytes", first, first + count,
+                                 Quoted(tensor.name), elements, target_bytes));
+}
+
+}  // namespace
+
+absl::Status ReadElements(const Contents& contents, const LogicalTensor& tensor, uint64_t first, uint64_t count,
+                          std::span<std::byte> target) {
+  NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(tensor.shape));
+  NEVE_RETURN_IF_ERROR(CheckRange(tensor, elements, first, count, target.size()));
+  if (count == 0) return absl::OkStatus();
+  const auto box = [&](const tensor::Dims& offset, const tensor::Dims& extents, std::span<std::byte> to) {
+    return ReadBox(contents, tensor, offset, extents, to);
+  };
+  return RangeReader<decltype(box)>{tensor.shape, ItemBytes(tensor.dtype), box}.Read(0, first, count, target.data());
+}
+
+absl::Status ReadMemoryOrder(const Contents& contents, const LogicalTensor& tensor, uint64_t first, uint64_t count,
+                             std::span<std::byte> target) {
+  const tensor::Dims stored = StoredExtents(tensor), row_major = tensor::ContiguousStrides(stored);
+  NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(stored));
+  NEVE_RETURN_IF_ERROR(CheckRange(tensor, elements, first, count, target.size()));
+  if (count == 0) return absl::OkStatus();
+  std::vector<size_t> order;   // dimensions, outermost in memory first
+  for (size_t i = 0; i < stored.size(); ++i) {
+    if (stored[i] > 1) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tensor.strides[a] > tensor.strides[b]; });
+  tensor::Dims shape, strides;
+  for (const size_t dim : order) {
+    shape.push_back(stored[dim]);
+    strides.push_back(row_major[dim]);
+  }
+  const uint64_t item_bytes = ItemBytes(tensor.dtype), begin = contents.header().tensors[tensor.stored_index].offset;
+  const auto box = [&](const tensor::Dims& offset, const tensor::Dims& extents, std::span<std::byte> to) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < offset.size(); ++i) at += static_cast<uint64_t>(offset[i] * strides[i]);
+    return ReadStrided(contents, begin + at * item_bytes, extents, strides, item_bytes, to);
+  };
+  return RangeReader<decltype(box)>{shape, item_bytes, box}.Read(0, first, count, target.data());
+}
+
+absl::Status ReadStrided(const Contents& contents, uint64_t image_offset, std::span<const int64_t> extents,
+                         std::span<const int64_t> strides, uint64_t item_bytes, std::span<std::byte> target) {
+  if (target.empty()) return absl::OkStatus();
+  tensor::Dims bytes(strides.begin(), strides.end());
+  for (int64_t& stride : bytes) stride *= static_cast<int64_t>(item_bytes);
+  return StridedBox(contents, extents, std::move(bytes), item_bytes).Read(0, image_offset, target.data());
+}
+
+tensor::Dims StoredExtents(const LogicalTensor& tensor) {
+  tensor::Dims extents = tensor.shape;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (IsExpanded(tensor, i)) extents[i] = 1;
+  }
+  return extents;
 }
 
 }  // namespace neve::format

@@ -1,0 +1,365 @@
+#include "engine/convert_pickle.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "engine/pickle_text.h"
+#include "format/json_text.h"
+#include "format/layout.h"
+#include "format/read_box.h"
+
+namespace neve::engine {
+namespace {
+
+using format::LogicalTensor;
+using format::TreeNode;
+using format::Value;
+
+struct TypeName {
+  DType dtype;
+  const char* torch;      // the dtype's name
+  const char* storage;    // the typed storage that torch.save names; null: an untyped one
+};
+constexpr TypeName kTypes[] = {
+    {DType::kBool, "bool", "BoolStorage"},          {DType::kU8, "uint8", "ByteStorage"},
+    {DType::kI8, "int8", "CharStorage"},            {DType::kI16, "int16", "ShortStorage"},
+    {DType::kI32, "int32", "IntStorage"},           {DType::kI64, "int64", "LongStorage"},
+    {DType::kF16, "float16", "HalfStorage"},        {DType::kBF16, "bfloat16", "BFloat16Storage"},
+    {DType::kF32, "float32", "FloatStorage"},       {DType::kF64, "float64", "DoubleStorage"},
+    {DType::kC64, "complex64", "ComplexFloatStorage"}, {DType::kC128, "complex128", "ComplexDoubleStorage"},
+    {DType::kU16, "uint16", nullptr},               {DType::kU32, "uint32", nullptr},
+    {DType::kU64, "uint64", nullptr},               {DType::kC32, "complex32", nullptr},
+    {DType::kF8E5M2, "float8_e5m2", nullptr},       {DType::kF8E4M3, "float8_e4m3fn", nullptr},
+    {DType::kF8E8M0, "float8_e8m0fnu", nullptr},    {DType::kF8E4M3Fnuz, "float8_e4m3fnuz", nullptr},
+    {DType::kF8E5M2Fnuz, "float8_e5m2fnuz", nullptr}, {DType::kF4E2M1x2, "float4_e2m1fn_x2", nullptr},
+    {DType::kBits8, "bits8", nullptr},              {DType::kBits16, "bits16", nullptr},
+};
+
+const TypeName* TypeOf(DType dtype) {
+  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& type) { return type.dtype == dtype; });
+  return found == std::end(kTypes) ? nullptr : found;
+}
+
+class Pickler {
+ public:
+  explicit Pickler(const Conversion& conversion) : conversion_(conversion), contents_(*conversion.contents) {}
+
+  absl::StatusOr<TorchPickle> Run() {
+    FindSharedTypes(conversion_.tree.root);
+    NEVE_RETURN_IF_ERROR(Write(conversion_.tree.root));
+    NEVE_RETURN_IF_ERROR(refusals_.ToStatus("a .pt file"));
+    if (arrays_ > 0) conversion_.report->notes.push_back(absl::StrFormat("%d NumPy arrays were written as tensors", arrays_));
+    return TorchPickle{std::move(out_).Finish(), std::move(storages_)};
+  }
+
+ private:
+  // An entry is a typed storage only where all tensors of it have that one type.
+  void FindSharedTypes(const TreeNode& node) {
+    if (node.kind == TreeNode::Kind::kTensor) {
+      const LogicalTensor& tensor = contents_.tensors()[node.index];
+      const auto [found, is_new] = type_of_entry_.try_emplace(tensor.stored_index, tensor.dtype);
+      if (!is_new && found->second != tensor.dtype) mixed_.insert({tensor.stored_index, true});
+    }
+    for (const TreeNode& child : node.children) FindSharedTypes(child);
+    if (node.attributes != nullptr) FindSharedTypes(*node.attributes);
+  }
+
+  absl::Status Write(const TreeNode& node) {
+    switch (node.kind) {
+      case TreeNode::Kind::kValue: {
+        format::ValuesReader reader(node.text);
+        NEVE_ASSIGN_OR_RETURN(const Value value, reader.Next());
+        WriteValue(value, node.path);
+        return absl::OkStatus();
+      }
+      case TreeNode::Kind::kBlob: return WriteBlob(node);
+      case TreeNode::Kind::kTensor: return WriteTensor(node);
+      case TreeNode::Kind::kSame: {
+        const auto found = memo_.find(node.text);
+        if (found == memo_.end()) return Damaged(absl::StrFormat("%s is %s again, which did not come before it",
+                                                                 format::Quoted(node.path), format::Quoted(node.text)));
+        out_.Get(found->second);
+        return absl::OkStatus();
+      }
+      case TreeNode::Kind::kDict: return WriteDict(node);
+      case TreeNode::Kind::kList: return WriteList(node);
+      case TreeNode::Kind::kMeta: refusals_.Add(node.path, "a tensor on the meta device"); break;
+      case TreeNode::Kind::kOpaque:
+        refusals_.Add(node.path, absl::StrFormat("an object that only running %s would bring back", node.type));
+        break;
+      case TreeNode::Kind::kComposite:
+        refusals_.Add(node.path, absl::StrFormat("%s is made of parts, which a plain pickle cannot put together",
+                                                 node.text.empty() ? node.type : node.text));
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteKey(const TreeNode& child) {
+    if (conversion_.tree.flat) {
+      out_.Text(child.key);
+      return absl::OkStatus();
+    }
+    NEVE_ASSIGN_OR_RETURN(const Value key, format::KeyOf(child.key));
+    WriteValue(key, child.path);
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteDict(const TreeNode& node) {
+    if (node.type.empty()) {
+      out_.EmptyDict();
+    } else if (node.type == "O") {
+      out_.Global("collections", "OrderedDict");
+      out_.EmptyTuple();
+      out_.Reduce();
+    } else {
+      refusals_.Add(node.path, absl::StrFormat("a dict of the type %s", node.type));
+      return absl::OkStatus();
+    }
+    if (!node.children.empty()) {
+      out_.Mark();
+      for (const TreeNode& child : node.children) {
+        NEVE_RETURN_IF_ERROR(WriteKey(child));
+        NEVE_RETURN_IF_ERROR(Write(child));
+      }
+      out_.SetItems();
+    }
+    if (node.attributes != nullptr) {   // the hidden version table of a state dict
+      NEVE_RETURN_IF_ERROR(Write(*node.attributes));
+      out_.Build();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteList(const TreeNode& node) {
+    const bool tuple = node.type == "tuple";
+    if (!tuple && !node.type.empty()) {
+      refusals_.Add(node.path, absl::StrFormat("a list of the type %s", node.type));
+      return absl::OkStatus();
+    }
+    if (tuple) {
+      if (node.children.size() > 3) out_.Mark();
+      for (const TreeNode& child : node.children) NEVE_RETURN_IF_ERROR(Write(child));
+      out_.Tuple(node.children.size());
+      return absl::OkStatus();
+    }
+    out_.EmptyList();
+    if (node.children.empty()) return absl::OkStatus();
+    out_.Mark();
+    for (const TreeNode& child : node.children) NEVE_RETURN_IF_ERROR(Write(child));
+    out_.Appends();
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteBlob(const TreeNode& node) {
+    if (!node.type.empty()) {
+      refusals_.Add(node.path, absl::StrFormat("an object of the class %s, pickled", node.type));
+      return absl::OkStatus();
+    }
+    NEVE_ASSIGN_OR_RETURN(const std::string payload, ReadBlob(contents_, node.index));
+    const std::string_view rest = std::string_view(payload).substr(std::min<size_t>(1, payload.size()));
+    switch (payload.empty() ? '\0' : payload[0]) {
+      case 'v': {
+        format::ValuesReader reader(rest);
+        NEVE_ASSIGN_OR_RETURN(const Value value, reader.Next());
+        WriteValue(value, node.path);
+        return absl::OkStatus();
+      }
+      case 'y': out_.Bytes(rest); return absl::OkStatus();
+      case 's': out_.Text(rest); return absl::OkStatus();
+      default: refusals_.Add(node.path, "a pickled object"); return absl::OkStatus();
+    }
+  }
+
+  void WriteItems(const Value& value, const std::string& path) {
+    for (const Value& item : value.items) WriteValue(item, path);
+  }
+
+  void WriteCall(const char* module, const char* name, const Value& value, const std::string& path, bool as_list) {
+    out_.Global(module, name);
+    if (as_list) {
+      out_.EmptyList();
+      out_.Mark();
+      WriteItems(value, path);
+      out_.Appends();
+    } else {
+      if (value.items.size() > 3) out_.Mark();
+      WriteItems(value, path);
+      out_.Tuple(value.items.size());
+    }
+    out_.Tuple(1);
+    out_.Reduce();
+  }
+
+  void WriteValue(const Value& value, const std::string& path) {
+    switch (value.kind) {
+      case Value::Kind::kNone: return out_.None();
+      case Value::Kind::kBool: return out_.Bool(value.flag);
+      case Value::Kind::kInteger: return out_.Integer(value.text);
+      case Value::Kind::kFloat: return out_.Float(value.number);
+      case Value::Kind::kComplex:
+        out_.Global("__builtin__", "complex");
+        out_.Float(value.number);
+        out_.Float(value.imaginary);
+        out_.Tuple(2);
+        return out_.Reduce();
+      case Value::Kind::kText: return out_.Text(value.text);
+      case Value::Kind::kBytes: return out_.Bytes(value.text);
+      case Value::Kind::kByteArray:
+        out_.Global("__builtin__", "bytearray");
+        out_.Bytes(value.text);
+        out_.Tuple(1);
+        return out_.Reduce();
+      case Value::Kind::kList:
+        out_.EmptyList();
+        out_.Mark();
+        WriteItems(value, path);
+        return out_.Appends();
+      case Value::Kind::kTuple:
+        if (value.items.size() > 3) out_.Mark();
+        WriteItems(value, path);
+        return out_.Tuple(value.items.size());
+      case Value::Kind::kDict:
+      case Value::Kind::kOrderedDict:
+        if (value.kind == Value::Kind::kDict) {
+          out_.EmptyDict();
+        } else {
+          out_.Global("collections", "OrderedDict");
+          out_.EmptyTuple();
+          out_.Reduce();
+        }
+        out_.Mark();
+        WriteItems(value, path);   // key, value, key, value
+        return out_.SetItems();
+      case Value::Kind::kSet: return WriteCall("__builtin__", "set", value, path, true);
+      case Value::Kind::kFrozenSet: return WriteCall("__builtin__", "frozenset", value, path, true);
+      case Value::Kind::kTorchSize: return WriteCall("torch", "Size", value, path, false);
+      case Value::Kind::kTorchDType: return out_.Global("torch", value.text);
+      case Value::Kind::kTorchDevice:
+        out_.Global("torch", "device");
+        out_.Text(value.text);
+        out_.Tuple(1);
+        return out_.Reduce();
+      case Value::Kind::kNumpyScalar:
+        return refusals_.Add(path, absl::StrFormat("a NumPy scalar of the type %s", value.text));
+      case Value::Kind::kTyped: return refusals_.Add(path, absl::StrFormat("a value of the class %s", value.text));
+    }
+  }
+
+  // ---- Tensors ----
+
+  // Strides in a storage that holds the stored elements in the order of their memory, without gaps.
+  static tensor::Dims StorageStrides(const LogicalTensor& tensor) {
+    if (tensor.alias) return tensor.strides;   // counts in its base's memory
+    const tensor::Dims extents = format::StoredExtents(tensor);
+    std::vector<size_t> order(extents.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tensor.strides[a] < tensor.strides[b]; });
+    tensor::Dims strides = tensor.strides;
+    int64_t next = 1;
+    for (const size_t dim : order) {
+      if (extents[dim] <= 1) continue;   // any stride is right; expanded ones stay 0
+      strides[dim] = next;
+      next *= extents[dim];
+    }
+    return strides;
+  }
+
+  void WriteDims(const tensor::Dims& dims) {
+    if (dims.size() > 3) out_.Mark();
+    for (const int64_t dim : dims) out_.Integer(dim);
+    out_.Tuple(dims.size());
+  }
+
+  uint64_t StorageOf(uint32_t entry) {
+    const auto [found, is_new] = storage_of_entry_.try_emplace(entry, storages_.size());
+    if (is_new) storages_.push_back({entry, contents_.header().tensors[entry].bytes});
+    return found->second;
+  }
+
+  void WriteStorage(const LogicalTensor& tensor, const TypeName& type, bool typed) {
+    const uint64_t storage = StorageOf(tensor.stored_index), bytes = storages_[storage].bytes;
+    out_.Mark();
+    out_.Text("storage");
+    if (typed) {
+      out_.Global("torch", type.storage);
+    } else {
+      out_.Global("torch.storage", "UntypedStorage");
+    }
+    out_.Text(std::to_string(storage));
+    out_.Text("cpu");
+    out_.Integer(static_cast<int64_t>(typed ? bytes / ItemBytes(tensor.dtype) : bytes));
+    out_.Tuple(5);
+    out_.PersistentId();
+  }
+
+  absl::Status WriteTensor(const TreeNode& node) {
+    const LogicalTensor& tensor = contents_.tensors()[node.index];
+    const TypeName* type = TypeOf(tensor.dtype);
+    if (type == nullptr) {
+      refusals_.Add(tensor.name, absl::StrFormat("the type %s needs a scale, which the file does not hold", Name(tensor.dtype)));
+      return absl::OkStatus();
+    }
+    const uint64_t item_bytes = ItemBytes(tensor.dtype);
+    if (tensor.byte_offset % item_bytes != 0) {
+      refusals_.Add(tensor.name, absl::StrFormat("it begins at byte %d of the memory it shares, which is no whole element",
+                                                 tensor.byte_offset));
+      return absl::OkStatus();
+    }
+    const auto flag = [&](const char* name) { return node.extra.is_object() && node.extra.contains(name); };
+    if (flag("np")) ++arrays_;
+    if (node.attributes != nullptr) {
+      refusals_.Add(tensor.name, "Python attributes set on a tensor");
+      return absl::OkStatus();
+    }
+    const bool parameter = flag("param"), gradient = flag("grad");
+    const bool typed = type->storage != nullptr && !mixed_.contains(tensor.stored_index) &&
+                       contents_.header().tensors[tensor.stored_index].bytes % item_bytes == 0;
+    if (parameter) out_.Global("torch._utils", "_rebuild_parameter");
+    out_.Global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    out_.Mark();
+    WriteStorage(tensor, *type, typed);
+    out_.Integer(static_cast<int64_t>(tensor.byte_offset / item_bytes));
+    WriteDims(tensor.shape);
+    WriteDims(StorageStrides(tensor));
+    out_.Bool(gradient && !parameter);
+    WriteHooks();
+    if (!typed) out_.Global("torch", type->torch);
+    out_.Tuple(7);   // any number over three
+    out_.Reduce();
+    if (parameter) {
+      out_.Bool(gradient);
+      WriteHooks();
+      out_.Tuple(3);
+      out_.Reduce();
+    }
+    memo_[tensor.name] = out_.Memoize();
+    return absl::OkStatus();
+  }
+
+  void WriteHooks() {
+    out_.Global("collections", "OrderedDict");
+    out_.EmptyTuple();
+    out_.Reduce();
+  }
+
+  const Conversion& conversion_;
+  const format::Contents& contents_;
+  PickleText out_;
+  Refusals refusals_;
+  std::vector<TorchStorage> storages_;
+  std::map<uint32_t, uint64_t> storage_of_entry_;
+  std::map<uint32_t, DType> type_of_entry_;
+  std::map<uint32_t, bool> mixed_;
+  std::map<std::string, uint32_t> memo_;   // of tensors, by name
+  uint64_t arrays_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<TorchPickle> PickleOf(const Conversion& conversion) { return Pickler(conversion).Run(); }
+
+}  // namespace neve::engine

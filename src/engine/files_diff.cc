@@ -1,0 +1,307 @@
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/sync/crew.h"
+#include "base/sync/mutex.h"
+#include "engine/convert.h"
+#include "engine/files_source.h"
+#include "format/json_text.h"
+#include "format/read_box.h"
+#include "format/state_tree.h"
+#include "format/values.h"
+#include "neve/files.h"
+#include "tensor/numbers.h"
+
+namespace neve {
+namespace {
+
+using engine::Source;
+using engine::SourceTensor;
+using format::TreeNode;
+
+constexpr uint64_t kPieceBytes = 4u << 20;
+constexpr int kHelpersMax = 15;
+
+std::string ShapeText(const tensor::Dims& shape) {
+  std::string text;
+  format::AppendNumbers(shape, &text);
+  return text;
+}
+
+// ---- Tensors ----
+
+struct Pair {
+  const SourceTensor* a;
+  const SourceTensor* b;
+};
+
+// One piece of one pair: pieces of all pairs are handed to the crew in one list, a batch at a time.
+struct Piece {
+  size_t pair;
+  uint64_t first, count;   // elements
+};
+
+class TensorDiff {
+ public:
+  TensorDiff(const Source& a, const Source& b, const Progress& progress, DiffReport* report)
+      : a_(a), b_(b), progress_(progress), report_(report) {}
+
+  absl::Status Run() {
+    Match();
+    differences_.resize(pairs_.size());
+    const uint64_t total = report_->compared_bytes;
+    const auto crew = sync::Crew::Create(total < kPieceBytes ? 0 : std::min(sync::UsableCores() - 1, kHelpersMax));
+    memory_.resize(static_cast<size_t>(crew->threads()));
+    constexpr size_t kBatch = 256;
+    std::vector<Piece> batch;
+    for (size_t pair = 0; pair < pairs_.size(); ++pair) {
+      const uint64_t step = kPieceBytes / ItemBytes(pairs_[pair].a->tensor->dtype);
+      for (uint64_t first = 0; first < pairs_[pair].a->elements; first += step) {
+        batch.push_back({pair, first, std::min(step, pairs_[pair].a->elements - first)});
+        if (batch.size() == kBatch) NEVE_RETURN_IF_ERROR(Compare(*crew, total, &batch));
+      }
+    }
+    NEVE_RETURN_IF_ERROR(Compare(*crew, total, &batch));
+    Report();
+    return absl::OkStatus();
+  }
+
+ private:
+  void Match() {
+    std::unordered_map<std::string_view, const SourceTensor*> by_name;
+    for (const SourceTensor& tensor : b_.tensors) by_name[tensor.name] = &tensor;
+    for (const SourceTensor& a : a_.tensors) {
+      const auto found = by_name.find(a.name);
+      if (found == by_name.end()) {
+        report_->only_a.push_back(a.name);
+        continue;
+      }
+      const SourceTensor& b = *found->second;
+      by_name.erase(found);
+      ++report_->compared_tensors;
+      if (a.tensor->dtype != b.tensor->dtype) {
+        report_->changed.push_back({a.name, "dtype", std::string(Name(a.tensor->dtype)), std::string(Name(b.tensor->dtype))});
+      }
+      if (a.tensor->shape != b.tensor->shape) {
+        report_->changed.push_back({a.name, "shape", ShapeText(a.tensor->shape), ShapeText(b.tensor->shape)});
+      }
+      if (a.tensor->dtype != b.tensor->dtype || a.tensor->shape != b.tensor->shape) continue;
+      report_->compared_bytes += a.bytes;
+      pairs_.push_back({&a, &b});
+    }
+    for (const SourceTensor& b : b_.tensors) {
+      if (by_name.contains(b.name)) report_->only_b.push_back(b.name);
+    }
+  }
+
+  absl::Status Compare(sync::Crew& crew, uint64_t total, std::vector<Piece>* batch) {
+    std::vector<absl::Status> statuses(batch->size());
+    std::vector<tensor::NumberDifference> found(batch->size());
+    auto work = [&](uint64_t part, int worker) {
+      const Piece& piece = (*batch)[part];
+      const Pair& pair = pairs_[piece.pair];
+      const DType dtype = pair.a->tensor->dtype;
+      const uint64_t bytes = piece.count * ItemBytes(dtype);
+      auto& [memory_a, memory_b] = memory_[static_cast<size_t>(worker)];
+      memory_a.resize(bytes);
+      memory_b.resize(bytes);
+      statuses[part] = format::ReadElements(a_.of(*pair.a), *pair.a->tensor, piece.first, piece.count, memory_a);
+      if (!statuses[part].ok()) return;
+      statuses[part] = format::ReadElements(b_.of(*pair.b), *pair.b->tensor, piece.first, piece.count, memory_b);
+      if (!statuses[part].ok()) return;
+      found[part].Add(dtype, piece.first * tensor::ValuesPerItem(dtype), memory_a, memory_b);
+    };
+    crew.Run(batch->size(), work);
+    for (size_t i = 0; i < batch->size(); ++i) {
+      NEVE_RETURN_IF_ERROR(statuses[i]);
+      const Piece& piece = (*batch)[i];
+      differences_[piece.pair].Merge(found[i]);
+      done_ += piece.count * ItemBytes(pairs_[piece.pair].a->tensor->dtype);
+    }
+    if (progress_ && !batch->empty()) progress_(done_, total);
+    batch->clear();
+    return absl::OkStatus();
+  }
+
+  void Report() {
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+      const tensor::NumberDifference& difference = differences_[i];
+      if (difference.count() == 0) continue;
+      const format::LogicalTensor& tensor = *pairs_[i].a->tensor;
+      Difference changed{pairs_[i].a->name, "values"};
+      changed.count = difference.count();
+      changed.not_finite = difference.not_finite();
+      changed.max_abs = static_cast<double>(difference.max_abs());
+      tensor::Dims values = tensor.shape;   // F4 packs two values of the last dimension
+      if (tensor::ValuesPerItem(tensor.dtype) > 1) {
+        if (values.empty()) values.push_back(1);
+        values.back() *= static_cast<int64_t>(tensor::ValuesPerItem(tensor.dtype));
+      }
+      changed.first_index.resize(values.size());
+      uint64_t left = difference.first();
+      for (size_t dim = values.size(); dim-- > 0;) {
+        changed.first_index[dim] = static_cast<int64_t>(left % static_cast<uint64_t>(values[dim]));
+        left /= static_cast<uint64_t>(values[dim]);
+      }
+      report_->changed.push_back(std::move(changed));
+    }
+  }
+
+  const Source& a_;
+  const Source& b_;
+  const Progress& progress_;
+  DiffReport* report_;
+  std::vector<Pair> pairs_;
+  std::vector<tensor::NumberDifference> differences_;
+  std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> memory_;   // one a worker
+  uint64_t done_ = 0;
+};
+
+// ---- Objects ----
+
+struct Leaf {
+  std::string text;    // equal exactly when the objects are
+  std::string words;
+};
+using Leaves = std::map<std::string, Leaf>;   // by path
+
+// Values that stand in one node are told apart by the paths of their parts, since another kind of file may split them otherwise.
+void AddValue(const format::Value& value, const std::string& path, Leaves* leaves);
+
+void AddItems(const format::Value& value, const std::string& path, Leaves* leaves) {
+  using Kind = format::Value::Kind;
+  const bool dict = value.kind == Kind::kDict || value.kind == Kind::kOrderedDict;
+  const std::string prefix = path.empty() ? "" : path + ".";
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (!dict) {
+      AddValue(value.items[i], prefix + std::to_string(i), leaves);
+    } else if (i + 1 < value.items.size()) {
+      const format::Value& key = value.items[i];
+      const std::string component = key.kind == Kind::kText ? key.text
+                                    : key.kind == Kind::kInteger ? "~i" + key.text
+                                                                 : "~p" + format::DescribeValue(key);
+      AddValue(value.items[++i], prefix + component, leaves);
+    }
+  }
+}
+
+void AddValue(const format::Value& value, const std::string& path, Leaves* leaves) {
+  using Kind = format::Value::Kind;
+  const bool container = value.kind == Kind::kDict || value.kind == Kind::kOrderedDict || value.kind == Kind::kList ||
+                         value.kind == Kind::kTuple;
+  if (container && !value.items.empty()) return AddItems(value, path, leaves);
+  const std::string whole = format::DescribeValue(value, 1u << 20);
+  (*leaves)[path] = {absl::StrFormat("%d:%s", static_cast<int>(value.kind), whole), format::DescribeValue(value, 60)};
+}
+
+absl::Status AddNode(const format::Contents& contents, const TreeNode& node, Leaves* leaves) {
+  switch (node.kind) {
+    case TreeNode::Kind::kTensor:
+    case TreeNode::Kind::kSame: break;   // compared as tensors
+    case TreeNode::Kind::kValue: {
+      format::ValuesReader reader(node.text);
+      NEVE_ASSIGN_OR_RETURN(const format::Value value, reader.Next());
+      AddValue(value, node.path, leaves);
+      break;
+    }
+    case TreeNode::Kind::kBlob: {
+      NEVE_ASSIGN_OR_RETURN(const std::string payload, engine::ReadBlob(contents, node.index));
+      if (payload.starts_with('v')) {
+        format::ValuesReader reader(std::string_view(payload).substr(1));
+        NEVE_ASSIGN_OR_RETURN(const format::Value value, reader.Next());
+        AddValue(value, node.path, leaves);
+      } else {
+        const std::string digest = codec::DigestOf(std::as_bytes(std::span(payload))).ToHex();
+        (*leaves)[node.path] = {node.type + payload.substr(0, 1) + digest,
+                                node.type.empty() ? format::DescribeBlob(payload, 60) : "object " + node.type};
+      }
+      break;
+    }
+    case TreeNode::Kind::kMeta: (*leaves)[node.path] = {"meta" + node.extra.dump(), "a tensor on the meta device"}; break;
+    case TreeNode::Kind::kDict:
+    case TreeNode::Kind::kList:
+      if (node.children.empty()) {
+        const bool dict = node.kind == TreeNode::Kind::kDict;
+        format::Value empty;
+        empty.kind = dict ? node.type == "O" ? format::Value::Kind::kOrderedDict : format::Value::Kind::kDict
+                          : node.type == "tuple" ? format::Value::Kind::kTuple : format::Value::Kind::kList;
+        AddValue(empty, node.path, leaves);
+      }
+      break;
+    case TreeNode::Kind::kComposite:
+      // A generator or an object is its parts; what it is called is part of them.
+      (*leaves)[node.path + (node.path.empty() ? "" : ".") + "~o"] = {node.type + ":" + node.text, node.text.empty() ? node.type
+                                                                                                             : node.text};
+      break;
+    case TreeNode::Kind::kOpaque: (*leaves)[node.path] = {"opaque:" + node.type, "object " + node.type}; break;
+  }
+  for (const TreeNode& child : node.children) NEVE_RETURN_IF_ERROR(AddNode(contents, child, leaves));
+  if (node.attributes != nullptr && node.kind != TreeNode::Kind::kDict) {
+    NEVE_RETURN_IF_ERROR(AddNode(contents, *node.attributes, leaves));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AddSource(const Source& source, Leaves* leaves) {
+  bool has_tree = false;
+  for (const engine::SourceShard& shard : source.shards) {
+    NEVE_ASSIGN_OR_RETURN(const format::StateTree tree,
+                          format::ReadStateTree(shard.contents->header(), shard.contents->tensors()));
+    has_tree = has_tree || !tree.flat;
+    Leaves own;
+    NEVE_RETURN_IF_ERROR(AddNode(*shard.contents, tree.root, &own));
+    const std::string rank = source.shards.size() > 1 && shard.record.has_value() ? absl::StrFormat("@%d", shard.record->key.rank)
+                                                                                  : "";
+    for (auto& [path, leaf] : own) (*leaves)[path + rank] = std::move(leaf);
+  }
+  return has_tree;
+}
+
+absl::Status DiffObjects(const Source& a, const Source& b, DiffReport* report) {
+  Leaves leaves_a, leaves_b;
+  NEVE_ASSIGN_OR_RETURN(const bool tree_a, AddSource(a, &leaves_a));
+  NEVE_ASSIGN_OR_RETURN(const bool tree_b, AddSource(b, &leaves_b));
+  if (!tree_a || !tree_b) {
+    const Source& without = tree_a ? b : a;
+    const size_t count = tree_a ? leaves_a.size() : leaves_b.size();
+    if (count > 0) {
+      report->notes.push_back(absl::StrFormat("%s is of a kind that holds tensors only (%s): %d objects of the other are not "
+                                              "compared", without.place, without.kind, count));
+    }
+    return absl::OkStatus();
+  }
+  for (const auto& [path, leaf] : leaves_a) {
+    const auto found = leaves_b.find(path);
+    const std::string name = path.empty() ? "~" : path;
+    if (found == leaves_b.end()) {
+      report->changed.push_back({name, "object", leaf.words, ""});
+    } else if (found->second.text != leaf.text) {
+      report->changed.push_back({name, "object", leaf.words, found->second.words});
+    }
+  }
+  for (const auto& [path, leaf] : leaves_b) {
+    if (!leaves_a.contains(path)) report->changed.push_back({path.empty() ? "~" : path, "object", "", leaf.words});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b, const SourceOptions& options,
+                                      const Progress& progress) {
+  NEVE_ASSIGN_OR_RETURN(const Source source_a, engine::OpenSource(a, options));
+  NEVE_ASSIGN_OR_RETURN(const Source source_b, engine::OpenSource(b, options));
+  DiffReport report;
+  report.notes = source_a.notes;
+  report.notes.insert(report.notes.end(), source_b.notes.begin(), source_b.notes.end());
+  NEVE_RETURN_IF_ERROR(TensorDiff(source_a, source_b, progress, &report).Run());
+  NEVE_RETURN_IF_ERROR(DiffObjects(source_a, source_b, &report));
+  return report;
+}
+
+}  // namespace neve
