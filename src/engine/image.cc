@@ -7,6 +7,7 @@
 #include "base/error/status.h"
 #include "base/os/syscalls.h"
 #include "engine/engine_impl.h"
+#include "format/contents.h"
 #include "format/image_header.h"
 #include "format/names.h"
 
@@ -143,6 +144,48 @@ class FileReader : public storage::ImageReader {
   format::CommitRecord record_;
 };
 
+// A file or folder of another kind, read as the image that its reader makes of it.
+class ContentsReader : public storage::ImageReader {
+ public:
+  explicit ContentsReader(std::unique_ptr<format::Contents> contents) : contents_(std::move(contents)) {}
+  const format::CommitRecord& record() const override { return record_; }
+  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override { done(contents_->Read(offset, target)); }
+
+ private:
+  std::unique_ptr<format::Contents> contents_;
+  format::CommitRecord record_;   // it has none
+};
+
+ImageParts PartsOf(const std::string& path, uint64_t image_bytes) {
+  ImageParts parts;
+  parts.image_bytes = image_bytes;
+  parts.crew = sync::Crew::Create(std::min(sync::UsableCores() - 1, 8));
+  parts.metrics = std::make_shared<obs::Metrics>();
+  parts.info.job = os::BaseName(path);
+  parts.info.bytes = image_bytes;
+  parts.info.complete = true;
+  parts.info.tiers["file"] = {path, image_bytes, true};
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<Image>> OpenForeign(const std::string& path) {
+  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<format::Contents> contents, format::OpenContents(path));
+  ImageParts parts = PartsOf(path, contents->image_bytes());
+  restore::Source source;
+  source.name = "file";
+  source.place = path;
+  source.reader = std::make_shared<ContentsReader>(std::move(contents));
+  parts.sources.push_back(std::move(source));
+  return MakeImage(std::move(parts));
+}
+
+// Whether a file begins as a safetensors file does. What is neither that nor anything else is told by that reader.
+absl::StatusOr<bool> BeginsAsImage(const os::File& file, uint64_t bytes) {
+  std::string head(std::min<uint64_t>(bytes, 9), '\0');
+  NEVE_RETURN_IF_ERROR(os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))));
+  return head.size() == 9 && head[8] == '{';
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts) {
@@ -152,16 +195,14 @@ absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts) {
 }
 
 absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
-  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY));
+  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));   // a pipe is not waited for
   NEVE_ASSIGN_OR_RETURN(const struct ::stat stat, os::StatOpen(file));
-  if (!S_ISREG(stat.st_mode)) return Unsupported(absl::StrFormat("%s is not a regular file", path));
-  ImageParts parts;
-  parts.image_bytes = static_cast<uint64_t>(stat.st_size);
-  parts.crew = sync::Crew::Create(std::min(sync::UsableCores() - 1, 8));
-  parts.metrics = std::make_shared<obs::Metrics>();
-  parts.info.job = os::BaseName(path);
-  parts.info.bytes = parts.image_bytes;
-  parts.info.complete = true;
+  bool is_image = false;
+  if (S_ISREG(stat.st_mode)) {
+    NEVE_ASSIGN_OR_RETURN(is_image, BeginsAsImage(file, static_cast<uint64_t>(stat.st_size)));
+  }
+  if (!is_image) return OpenForeign(path);
+  ImageParts parts = PartsOf(path, static_cast<uint64_t>(stat.st_size));
   format::CommitRecord record;
   // An image of a step folder has its record beside it.
   const auto shard = format::ParseShardName(os::BaseName(path));
@@ -189,7 +230,6 @@ absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
   source.name = "file";
   source.place = path;
   source.reader = std::make_shared<FileReader>(std::move(file), std::move(record));
-  parts.info.tiers["file"] = {path, parts.image_bytes, true};
   parts.sources.push_back(std::move(source));
   absl::StatusOr<std::unique_ptr<Image>> image = MakeImage(std::move(parts));
   if (!image.ok()) return Annotate(image.status(), path);

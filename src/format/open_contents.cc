@@ -1,9 +1,11 @@
 // Which reader a file or folder is for, decided by its content.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "format/contents.h"
+#include "format/readers.h"
 #include "format/safetensors_contents.h"
 
 namespace neve::format {
@@ -22,8 +24,25 @@ std::string_view Name(ContentsKind kind) {
   return "?";
 }
 
+namespace {
+
+constexpr uint64_t kHeadBytes = 512;
+
+OpenedContents OpenZip(std::shared_ptr<const ByteSource> source, const ContentsOptions& options) {
+  std::vector<std::string> notes;
+  NEVE_ASSIGN_OR_RETURN(ZipDirectory directory, ZipDirectory::Read(*source, {.lenient = options.lenient, .notes = &notes}));
+  if (IsTorchZip(directory)) return OpenTorchZip(std::move(source), std::move(directory), std::move(notes), options);
+  return Unsupported(source->name() + " is a zip archive, but holds neither data.pkl, as torch's do, nor arrays of NumPy");
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Contents>> OpenContents(const std::string& path, const ContentsOptions& options) {
   NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));   // a pipe is not waited for
+  NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const ByteSource> source, OpenFileSource(path));
+  std::string head;
+  NEVE_RETURN_IF_ERROR(source->ReadText(0, std::min(source->size(), kHeadBytes), &head));
+  if (ZipDirectory::Looks(head)) return OpenZip(std::move(source), options);
   return OpenSafetensors(std::move(file), options);
 }
 
