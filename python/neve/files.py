@@ -1,16 +1,18 @@
-"""Single files: ``neve.save``, ``neve.load`` and ``neve.async_save``.
+"""Single files: ``neve.save``, ``neve.load`` and ``neve.async_save``, which take the arguments of ``torch.save`` and ``torch.load``.
 
 A name that ends in ``.safetensors`` is written as an image with its tree: any safetensors reader opens it, and ``neve.load``
-gives the state back with its nesting, types, aliases and strides. Torch's own format is for a later version.
+gives the state back with its nesting, types, aliases and strides. Everything else is written in torch's own format, which
+``torch.load`` opens.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, Union
+import pickle
+from typing import IO, Any, Dict, Union
 
-from . import _waiting
+from . import _torch_save, _waiting
 from ._describe import Capture, Describer
 from ._image import Image
 from ._library import call
@@ -20,30 +22,39 @@ from .errors import Damaged, DataLoss, Error, Invalid, Unsupported
 from .ticket import Ticket
 
 PathArgument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+FileArgument = Union[PathArgument, IO[bytes]]
 
 
-def save(obj: Any, f: PathArgument) -> None:
-    """Writes a state as one file; when it returns, the file is whole and durable, and until then the old one stays.
+def save(obj: Any, f: FileArgument, pickle_module: Any = pickle, pickle_protocol: int = _torch_save.PROTOCOL,
+         _use_new_zipfile_serialization: bool = True, _disable_byteorder_record: bool = False) -> None:
+    """Writes an object as one file; when it returns, the file is whole and durable, and until then the old one stays.
 
-    What readers of plain safetensors would misread is refused by name before the file is touched: complex128, quantized and
-    bits dtypes, sparse and meta tensors, keys that are no strings.
+    f: a path, or a binary file object, which is written at its position. The arguments are those of ``torch.save``. A name that
+    ends in ``.safetensors`` picks that format: there what readers of plain safetensors would misread is refused by name
+    before the file is touched (complex128, quantized and bits dtypes, sparse and meta tensors, keys that are no strings).
     """
-    path = _safetensors_path(f)
-    capture = _capture(obj, path)
-    request = capture.request(step=0)
-    interruptible(lambda: call("neve_file_save", path, ctypes.byref(request)))
+    if _is_safetensors(f):
+        path = _path(f)
+        capture = _capture(obj, path)
+        request = capture.request(step=0)
+        interruptible(lambda: call("neve_file_save", path, ctypes.byref(request)))
+        return
+    _torch_save.save(obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, not _disable_byteorder_record,
+                     stacklevel=2)
 
 
-def async_save(obj: Any, f: PathArgument) -> Ticket:
-    """The same, returning once the state is captured and may be changed. The stages are ``captured``, ``file``, ``done``.
+def async_save(obj: Any, f: PathArgument, pickle_module: Any = pickle, pickle_protocol: int = _torch_save.PROTOCOL) -> Ticket:
+    """The same, returning once the tensors are captured and may be changed. The stages are ``captured``, ``file``, ``done``.
 
     A save in flight when the interpreter exits is finished first.
     """
-    path = _safetensors_path(f)
-    capture = _capture(obj, path)
-    request = capture.request(step=0)
-    handle = ctypes.c_void_p()
-    interruptible(lambda: call("neve_file_save_async", path, ctypes.byref(request), ctypes.byref(handle)))
+    path = _path(f)
+    if _is_safetensors(f):
+        request = _capture(obj, path).request(step=0)
+        handle = ctypes.c_void_p()
+        interruptible(lambda: call("neve_file_save_async", path, ctypes.byref(request), ctypes.byref(handle)))
+    else:
+        handle = _torch_save.async_save(obj, path, pickle_module, pickle_protocol, stacklevel=2)
     ticket = Ticket(handle, 0)
     _Unfinished(ticket, path)
     return ticket
@@ -81,16 +92,13 @@ def _with_path(error: Error, path: bytes) -> Error:
 def _path(f: Any) -> bytes:
     if isinstance(f, (str, bytes, os.PathLike)):
         return os.fsencode(f)
-    if hasattr(f, "read") or hasattr(f, "write"):
-        raise Unsupported("a file object holds torch's format, which comes with a later version: pass a path")
+    if hasattr(f, "write"):
+        raise _torch_save.refuse_file_object(f)
     raise Invalid(f"{f!r} is no path")
 
 
-def _safetensors_path(f: Any) -> bytes:
-    path = _path(f)
-    if not path.endswith(b".safetensors"):
-        raise Unsupported(f"{os.fsdecode(path)}: torch's format comes with a later version; end the name in .safetensors")
-    return path
+def _is_safetensors(f: Any) -> bool:
+    return isinstance(f, (str, bytes, os.PathLike)) and os.fsencode(f).endswith(b".safetensors")
 
 
 def _capture(obj: Any, path: bytes) -> Capture:

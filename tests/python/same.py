@@ -8,6 +8,8 @@ import torch
 
 def bits(tensor):
     """The logical bytes of a tensor, whatever its dtype."""
+    if tensor.is_quantized:
+        return repr(tensor.__reduce_ex__(2)[1][4]).encode() + bits(tensor.int_repr())
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
