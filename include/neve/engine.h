@@ -78,7 +78,8 @@ struct TensorTable {
 
 // The structure of a state, described once and used by every save that has it. Opaque; shared.
 class State;
-// tree: JSON root node (docs/format.md), "" for a flat state. blob_count: leaves saved as `neve.blob.<n>`.
+// tree: JSON root node (docs/format.md), "" for a flat state; Invalid when it could not be read again. blob_count: leaves saved
+// as `neve.blob.<n>`.
 absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors, std::string_view tree, uint32_t blob_count);
 
 // ---- Saving ----

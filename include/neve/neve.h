@@ -105,7 +105,7 @@ typedef enum neve_dtype {
   NEVE_C128, NEVE_C32, NEVE_F4_E2M1X2, NEVE_BITS8, NEVE_BITS16, NEVE_QI8, NEVE_QU8, NEVE_QI32
 } neve_dtype;
 
-/* tree: JSON root node of docs/format.md, or NULL for a flat state. */
+/* tree: JSON root node of docs/format.md, or NULL for a flat state. NEVE_INVALID when it could not be read again. */
 NEVE_API neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_t tree_bytes, uint32_t blob_count,
                                      neve_state** state, neve_error** error);
 NEVE_API void neve_state_destroy(neve_state** state);   /* saves in flight keep their own hold */

@@ -40,7 +40,8 @@ struct ListReport {
 absl::StatusOr<ListReport> ListSaves(const std::string& place);
 
 struct Problem {
-  std::string code;                       // "digest", "truncated", "record", "header", "missing", "trailing", "identity", "io"
+  std::string code;                       // "digest", "truncated", "record", "header", "tree", "blob", "missing", "trailing",
+                                          // "identity", "kind", "io"
   std::string place, file, tensor;
   int64_t chunk = -1;
   int64_t offset = -1;                    // in the file

@@ -79,12 +79,17 @@ absl::StatusOr<InspectedFile> InspectFile(const std::string& path, bool lenient)
   if (!S_ISREG(facts.st_mode)) return Unsupported(path + " is not a regular file");
   const uint64_t file_bytes = static_cast<uint64_t>(facts.st_size);
   absl::StatusOr<std::vector<std::byte>> head = ReadHead(file, file_bytes);
+  InspectedFile inspected;
+  inspected.path = path;
   if (!head.ok()) {
+    ReadRecordBeside(&inspected);
+    if (inspected.record.has_value() && inspected.record->image_bytes != file_bytes) {   // an image it was, whatever it looks like
+      return Damaged(absl::StrFormat("%s: %d bytes expected by its record, %d found", path, inspected.record->image_bytes,
+                                     file_bytes));
+    }
     const bool named = std::string(head.status().message()).find(path) != std::string::npos;
     return named ? head.status() : Annotate(head.status(), path);
   }
-  InspectedFile inspected;
-  inspected.path = path;
   absl::StatusOr<format::ImageHeader> header =
       format::ParseImageHeader(AsText(*head), file_bytes, {.lenient = lenient, .notes = &inspected.notes});
   if (!header.ok()) return Annotate(header.status(), path);

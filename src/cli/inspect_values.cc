@@ -99,11 +99,4 @@ std::string TextOf(const Value& value) {
   return EscapedMessage(format::DescribeValue(value, kBytesMax));   // which escapes control characters, but not all that mislead
 }
 
-Value TextValue(std::string text) {
-  Value value;
-  value.kind = Kind::kText;
-  value.text = std::move(text);
-  return value;
-}
-
 }  // namespace neve::cli

@@ -21,8 +21,6 @@ Json DictJson(std::vector<std::pair<format::Value, Json>> pairs, Json attributes
 // Close to how Python would write it, escaped for terminals.
 std::string TextOf(const format::Value& value);
 
-format::Value TextValue(std::string text);
-
 }  // namespace neve::cli
 
 #endif  // NEVE_CLI_INSPECT_VALUES_H_

@@ -10,6 +10,7 @@
 #include "format/contents.h"
 #include "format/image_header.h"
 #include "format/names.h"
+#include "format/tree_walk.h"
 
 namespace neve {
 namespace {
@@ -91,8 +92,11 @@ class ImageImpl : public Image {
     NEVE_RETURN_IF_ERROR(ReadInto(0, parts_.header));
     const auto parsed = format::ParseImageHeader(parts_.header, parts_.image_bytes);
     if (!parsed.ok()) return parsed.status();
-    // What the tree says must fit what the header says, before anybody allocates by it.
-    return format::LogicalTensors(*parsed).status();
+    // What the tree says must fit what the header says, before anybody allocates by it. A node of a newer neve hides no tensor.
+    const absl::StatusOr<std::vector<format::LogicalTensor>> tensors = format::LogicalTensors(*parsed);
+    if (!tensors.ok()) return tensors.status();
+    const absl::Status status = format::WalkTree(*parsed, *tensors, nullptr);
+    return status.code() == absl::StatusCode::kUnimplemented ? absl::OkStatus() : status;
   }
 
  private:

@@ -7,6 +7,7 @@
 #include "base/os/process.h"
 #include "catalog/catalog.h"
 #include "engine/places_folder.h"
+#include "engine/places_ram.h"
 #include "neve/places.h"
 #include "slot/slot.h"
 #include "slot/slot_header.h"
@@ -73,10 +74,9 @@ class Collector {
   }
 
   absl::Status Ram(const PlaceInfo& info) {
+    NEVE_ASSIGN_OR_RETURN(const std::vector<SlotInfo> slots, engine::SlotsOf(info));
     if (info.path.empty()) return absl::OkStatus();
-    NEVE_ASSIGN_OR_RETURN(const std::vector<SlotInfo> slots, slot::Scan(info.path, Uid{}));
     for (const SlotInfo& found : slots) {
-      if (!info.job.empty() && found.job != info.job) continue;
       if (!found.status.ok()) {
         Met(found.path, "dead slot", found.status);
         continue;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/places_folder.h"
+#include "engine/places_ram.h"
 #include "engine/places_persist.h"
 #include "neve/places.h"
 #include "slot/slot.h"
@@ -232,6 +233,7 @@ absl::StatusOr<RecoverReport> RecoverPlace(const std::string& place, const Recov
   } else if (folder.status().code() != absl::StatusCode::kNotFound) {
     return Unavailable(std::string(folder.status().message()), ErrnoOf(folder.status()));
   }
+  if (info.kind == PlaceKind::kRam) NEVE_RETURN_IF_ERROR(engine::SlotsOf(info).status());   // a name that is not there
   RecoverReport report;
   Recovery recovery(std::move(slots), options, progress, &report);
   if (info.kind == PlaceKind::kRam) {

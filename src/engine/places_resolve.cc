@@ -28,9 +28,14 @@ int HexValue(char c) {
 }
 
 // PLACE of a tier string: what stands between the colon and the first `?`, percent-decoded. The options behind it speak of
-// saving and are of no use here.
+// saving and are of no use here, but must be options.
 absl::StatusOr<std::string> PlaceOfTier(std::string_view text) {
-  text = text.substr(text.find(':') + 1);
+  const std::string_view tier = text.substr(0, text.find(':') + 1);
+  if (const size_t options = text.find('?'); options != std::string_view::npos) {
+    const std::string alone = std::string(tier) + (tier == "file:" ? "/" : "") + std::string(text.substr(options));
+    NEVE_RETURN_IF_ERROR(ParseTier(alone).status());
+  }
+  text = text.substr(tier.size());
   text = text.substr(0, text.find('?'));
   std::string place;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/places_folder.h"
+#include "engine/places_ram.h"
 #include "engine/places_verify_image.h"
 #include "neve/places.h"
 #include "slot/slot.h"
@@ -97,11 +98,10 @@ class Verifier {
   }
 
   absl::StatusOr<bool> AddRam(const PlaceInfo& info, int64_t step) {
-    if (info.path.empty()) return step < 0;
-    NEVE_ASSIGN_OR_RETURN(const std::vector<slot::SlotInfo> slots, slot::Scan(info.path, Uid{}));
+    NEVE_ASSIGN_OR_RETURN(const std::vector<slot::SlotInfo> slots, engine::SlotsOf(info));
+    if (slots.empty()) report_->notes.push_back("no slot is in RAM");
     bool found = step < 0;
     for (const slot::SlotInfo& info_of_slot : slots) {
-      if (!info.job.empty() && info_of_slot.job != info.job) continue;
       if (!info_of_slot.status.ok()) {
         Structural("record", "ram:", info_of_slot.path, std::string(info_of_slot.status.message()));
         continue;

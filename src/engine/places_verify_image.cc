@@ -13,11 +13,14 @@
 #include "engine/places_folder.h"
 #include "format/image_header.h"
 #include "format/layout.h"
+#include "format/tree_walk.h"
+#include "format/values.h"
 
 namespace neve::engine {
 namespace {
 
 constexpr uint64_t kPieceBytes = 4u << 20;   // read at once by each thread, whatever the chunk size
+constexpr uint64_t kValueBlobMax = 64u << 20;   // a value of more bytes is not looked into
 
 // Which tensor holds a byte of the image.
 class TensorMap {
@@ -142,12 +145,53 @@ class ImageVerifier {
       Structural("identity", absl::StrFormat("its header has %d bytes, the record says %d", header_->header_bytes,
                                              image_.record->header_bytes));
     }
-    if (absl::StatusOr<std::vector<format::LogicalTensor>> tensors = format::LogicalTensors(*header_); !tensors.ok()) {
-      Structural("header", std::string(tensors.status().message()));
-    }
+    CheckTree();
     if (!image_.record.has_value()) report_->checked_bytes += header_->header_bytes;
     return absl::OkStatus();
   }
+
+  // The rules of what neve wrote into the header, and of the blobs that it speaks of.
+  void CheckTree() {
+    const absl::Status status = format::CheckTree(*header_);
+    if (status.code() == absl::StatusCode::kUnimplemented) {   // of a newer neve: nothing is known to be wrong with it
+      report_->worst = Worse(report_->worst, status);
+      AddProblem(report_, Problem{"kind", image_.place, image_.file, "", -1, -1, std::string(status.message())}, false);
+    } else if (!status.ok()) {
+      Structural("tree", std::string(status.message()));
+    }
+    if (header_->FindMetadata(format::kTreeKey) == nullptr) return;
+    for (const format::HeaderTensor& tensor : header_->tensors) {
+      if (format::IsBlobName(tensor.name)) CheckBlob(tensor);
+    }
+  }
+
+  void CheckBlob(const format::HeaderTensor& blob) {
+    std::vector<std::byte> head(format::kBlobPrefixBytes + 1);   // the length, and what follows it
+    if (blob.bytes < head.size()) return Structural("blob", blob.name + " has no payload", blob.name, At(blob));
+    if (absl::Status status = image_.read(blob.offset, head); !status.ok()) return Unreadable(status, At(blob));
+    uint64_t length = 0;
+    for (size_t i = format::kBlobPrefixBytes; i-- > 0;) length = length << 8 | std::to_integer<uint64_t>(head[i]);
+    if (length < 1 || length > blob.bytes - format::kBlobPrefixBytes) {
+      return Structural("blob", absl::StrFormat("%s says that it holds %d bytes of %d", blob.name, length,
+                                                blob.bytes - format::kBlobPrefixBytes), blob.name, At(blob));
+    }
+    const char kind = static_cast<char>(head.back());
+    if (std::string_view("vysp").find(kind) == std::string_view::npos) {
+      return Structural("blob", absl::StrFormat("%s is of the unknown kind 0x%02x", blob.name, static_cast<unsigned char>(kind)),
+                        blob.name, At(blob));
+    }
+    if (kind != 'v' || length > kValueBlobMax) return;
+    std::string value(length - 1, '\0');
+    if (absl::Status status = image_.read(blob.offset + head.size(), std::as_writable_bytes(std::span(value))); !status.ok()) {
+      return Unreadable(status, At(blob));
+    }
+    format::ValuesReader reader(value);
+    absl::Status status = reader.Skip();
+    if (status.ok() && !reader.AtEnd()) status = Damaged("something follows its value");
+    if (!status.ok()) Structural("blob", blob.name + ": " + std::string(status.message()), blob.name, At(blob));
+  }
+
+  static int64_t At(const format::HeaderTensor& tensor) { return static_cast<int64_t>(tensor.offset); }
 
   // Whether the file ends before the header that its first bytes announce.
   bool EndsInHeader(std::string_view head) const {

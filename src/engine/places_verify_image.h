@@ -1,5 +1,5 @@
-// Checks one image: the rules of its header, its size, its identity, and the digest of every chunk. Chunks are streamed in
-// bounded memory by the threads of a crew; what is wrong is named by file, tensor, chunk and offset.
+// Checks one image: the rules of its header, its tree, its values and its blobs, its size, its identity, and the digest of every
+// chunk. Chunks are streamed in bounded memory by the threads of a crew; what is wrong is named by file, tensor, chunk and offset.
 #ifndef NEVE_ENGINE_PLACES_VERIFY_IMAGE_H_
 #define NEVE_ENGINE_PLACES_VERIFY_IMAGE_H_
 

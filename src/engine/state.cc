@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
+#include "format/tree_walk.h"
 
 namespace neve {
 
@@ -42,6 +43,7 @@ absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors,
   }
   structure->tree = std::string(tree);
   structure->blob_count = blob_count;
+  NEVE_RETURN_IF_ERROR(format::CheckRoot(*structure));
   return std::make_shared<State>(std::move(structure));
 }
 

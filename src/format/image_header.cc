@@ -245,9 +245,10 @@ const HeaderTensor* ImageHeader::Find(std::string_view name) const {
 
 absl::StatusOr<uint64_t> HeaderBytesNeeded(std::string_view first_bytes, uint64_t file_bytes) {
   if (file_bytes < kLengthBytes || first_bytes.size() < kLengthBytes) {
-    return NotSafetensors(
-        first_bytes, file_bytes,
-        absl::StrFormat("a safetensors file begins with the 8 bytes of its header's length; it has %d", file_bytes));
+    const std::string kind = GuessKind(first_bytes, file_bytes);
+    return Unsupported(absl::StrFormat(
+        "not a safetensors file but %s",
+        kind.empty() ? absl::StrFormat("%d bytes; such a file begins with the 8 bytes of its header's length", file_bytes) : kind));
   }
   const uint64_t length = ReadLength(first_bytes);
   if (length > kHeaderBytesMax) {

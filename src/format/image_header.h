@@ -1,7 +1,7 @@
 // Reads the header of a safetensors file, ours or anybody's. Never trusts a size, allocates nothing before checking,
 // refuses what the reference refuses and says why. Fuzzed.
 //
-// Refused (Damaged unless said): fewer than 8 bytes; header length over 100,000,000 or past the file (a file that is
+// Refused (Damaged unless said): fewer than 8 bytes (Unsupported); a header length over 100,000,000 or past the file (one that is
 // something else, such as a Git LFS pointer, HTML, zip, gzip, zstd, is Unsupported and says what it is); JSON that does not
 // begin with '{', is not valid UTF-8 or JSON, is padded with anything but spaces, or has lone surrogates; duplicate names at
 // any level (with both byte positions); metadata values that are not strings; a missing or unknown dtype; negative,

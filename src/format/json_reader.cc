@@ -12,6 +12,8 @@
 namespace neve::format {
 namespace {
 
+constexpr size_t kNumberBytesMax = 4096;
+
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 void AppendUtf8(uint32_t code, std::string* out) {
@@ -272,6 +274,7 @@ bool JsonReader::ScanNumber(std::string_view* text, bool* integer) {
     if (!IsDigit(at(i))) return Fail("a number without the digits of its exponent");
     while (IsDigit(at(i))) ++i;
   }
+  if (i - begin > kNumberBytesMax) return Fail(absl::StrFormat("a number of %d characters", i - begin));
   *text = text_.substr(begin, i - begin);
   position_ = i;
   return true;

@@ -14,6 +14,7 @@
 #include "format/json_text.h"
 #include "format/layout.h"
 #include "format/name_order.h"
+#include "format/tree_walk.h"
 
 namespace neve::format {
 namespace {
@@ -102,6 +103,9 @@ class LayoutBuilder {
     if (empty) bytes = 0;
     const uint64_t span = tensor::SpanBytes(spec.shape, spec.strides, item_bytes);
     if (bytes > kImageBytesMax || span > kImageBytesMax) return Invalid("its bytes overflow");
+    if (density != Density::kContiguous && span > kSpanBytesMax) {
+      return Invalid(absl::StrFormat("its strides span %d bytes, over the limit of %d; make it contiguous", span, kSpanBytesMax));
+    }
     const uint64_t begin = reinterpret_cast<uint64_t>(address);
     if (span > 0 && (address == nullptr || begin + span < begin)) {
       return Invalid(address == nullptr ? "it has no memory" : "its memory wraps around the end of the address space");

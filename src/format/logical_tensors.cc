@@ -10,6 +10,7 @@
 #include "format/json_text.h"
 #include "format/layout.h"
 #include "format/name_order.h"
+#include "format/tree_walk.h"
 
 namespace neve::format {
 namespace {
@@ -21,9 +22,10 @@ constexpr uint32_t kNotLogical = UINT32_MAX;
 bool ReadDims(JsonReader& in, tensor::Dims* dims) {
   if (!in.EnterArray()) return false;
   while (in.NextElement()) {
-    int64_t value = 0;
-    if (!in.Integer(&value)) return false;
-    dims->push_back(value);
+    uint64_t value = 0;
+    if (!in.Unsigned(&value)) return false;
+    if (value > INT64_MAX) return in.Fail(absl::StrFormat("the number %d overflows", value));
+    dims->push_back(static_cast<int64_t>(value));
   }
   return in.ok();
 }
@@ -50,6 +52,7 @@ class TreeReader {
       JsonReader in(*tree, kTreeDepthMax);
       ReadTree(in);
       if (absl::Status status = in.Finish(); !status.ok()) return Annotate(status, std::string(kTreeKey));
+      if (version_ == 0) return Damaged(absl::StrFormat("%s has no version", std::string(kTreeKey)));
       if (version_ != kTreeVersion) {
         return Unsupported(absl::StrFormat("%s: its version is %d, this build reads %d; use a newer neve", kTreeKey, version_,
                                            kTreeVersion));
@@ -171,6 +174,7 @@ class TreeReader {
   static bool FitsStored(const LogicalTensor& stored, const tensor::Dims& shape, const tensor::Dims& strides) {
     const absl::StatusOr<tensor::Density> density = tensor::Classify(shape, strides);
     if (!density.ok() || *density == tensor::Density::kOverlapping) return false;
+    if (tensor::SpanBytes(shape, strides, 1) > kSpanBytesMax / ItemBytes(stored.dtype)) return false;
     tensor::Dims touched = shape;
     for (size_t i = 0; i < shape.size() && *density == tensor::Density::kExpanded; ++i) {
       if (strides[i] == 0 && shape[i] > 1) touched[i] = 1;
@@ -264,7 +268,7 @@ absl::StatusOr<std::vector<LogicalTensor>> LogicalTensors(const ImageHeader& hea
   }
   const std::string* tree = header.FindMetadata(kTreeKey);
   if (format != nullptr && tree == nullptr) return Damaged(absl::StrFormat("%s is missing", kTreeKey));
-  return TreeReader(header).Read(format == nullptr ? nullptr : tree);
+  return TreeReader(header).Read(tree);
 }
 
 }  // namespace neve::format

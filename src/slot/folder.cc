@@ -61,7 +61,12 @@ absl::StatusOr<std::string> RamFolder(bool create) {
   }
   // A slash at the end would make the kernel follow a link there.
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  NEVE_RETURN_IF_ERROR(PrivateFolder(path, create));
+  const absl::Status status = PrivateFolder(path, create);
+  if (create && absl::IsNotFound(status)) {   // the folder that should hold it is not there: nothing of ours was looked for
+    return Unavailable(absl::StrFormat("%s cannot be made (%s); make the folder above it, or set NEVE_RAM_DIR to another", path,
+                                       std::string(status.message())), ErrnoOf(status));
+  }
+  NEVE_RETURN_IF_ERROR(status);
   return path;
 }
 

@@ -41,7 +41,8 @@ namespace neve::slot {
 enum class State : uint32_t { kFree = 0, kFilling = 1, kCaptured = 2, kSealed = 3 };
 
 // The RAM folder: NEVE_RAM_DIR, else /dev/shm/neve-<user id>. Made with mode 0700 when `create`; must be a real directory
-// (no link) owned by this user with no access for others, else Invalid that says what to do. Missing without create: NotFound.
+// (no link) owned by this user with no access for others, else Invalid that says what to do. Missing without create: NotFound;
+// where it cannot be made because the folder above it is missing: Unavailable.
 absl::StatusOr<std::string> RamFolder(bool create);
 
 // What a scan tells of one slot file. Taken without locks; re-checked by whoever acts on it.

@@ -1,5 +1,7 @@
 """inspect on images and on safetensors files of anybody, good and hostile."""
 
+import json
+
 import pytest
 
 TWO = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "U8", "shape": [1], "data_offsets": [8, 9]}}
@@ -54,6 +56,8 @@ def test_ST_09_names_are_escaped_for_terminals(neve, safetensors_file):
     (b"<!DOCTYPE html><html><body>not found</body></html>" * 4, "HTML"),
     (b"PK\x03\x04" + bytes(100), "zip"),
     (b"", "empty"),
+    (b"abc", "3 bytes"),
+    (b"1234567", "7 bytes"),
 ])
 def test_ST_03_a_file_that_is_something_else_is_named(neve, tmp_path, content, what):
     (tmp_path / "file.safetensors").write_bytes(content)
@@ -93,6 +97,69 @@ def test_trailing_bytes_pass_only_when_lenient(neve, safetensors_file):
 def test_hostile_headers_are_refused(neve, safetensors_file, header):
     safetensors_file(header, b"")
     assert neve("inspect", "file.safetensors", "--tree").code == 4
+
+
+def metadata(tree, values=""):
+    return {"neve.format": "1", "neve.values": values, "neve.tree": tree if isinstance(tree, str) else json.dumps(tree)}
+
+
+A = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+B = {"d": [1, ["b", {"T": 1}]]}
+BLOB = {"neve.blob.0": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}}
+
+
+def aliased(*alias):
+    return metadata({"v": 1, "root": B, "tensors": {"alias": [list(alias)]}})
+
+
+def rooted(root, values=""):
+    return metadata({"v": 1, "root": root}, values)
+
+
+@pytest.mark.parametrize("about, entries", [
+    (aliased(1, "b", "a", 4, "F32", [2], [1]), A),
+    (aliased(1, "b", "a", -4, "F32", [2], [1]), A),
+    (aliased(1, "b", "zz", 0, "F32", [2], [1]), A),
+    (aliased(99, "b", "a", 0, "F32", [2], [1]), A),
+    (aliased(1, "a", "a", 0, "F32", [2], [1]), A),
+    (metadata({"v": 1, "root": {"d": [1]}, "tensors": {"strided": {"a": [[2], [1 << 45]]}}}), A),
+    (rooted({"d": [10 ** 9]}), A),
+    (rooted({"d": [-1]}), A),
+    (rooted({"d": []}), A),
+    (rooted({"d": [["x", {"r": "a"}], 1]}), A),
+    (rooted({"l": [10 ** 9]}), {}),
+    (rooted({"b": 7}), {}),
+    (rooted({"l": [{"b": 0}, {"b": 0}]}), BLOB),
+    (rooted("v", "[" * 100_000), {}),
+    (rooted("v", "S([])"), {}),
+    (rooted("v", "i1;i2;"), {}),
+    (rooted("v", ""), {}),
+    (rooted("v", "i" + "9" * 5_000_000 + ";"), {}),
+    (metadata('{"v":1,"root":' + '{"l":[' * 5000 + "]}" * 5000 + "}"), {}),
+    (metadata("null"), A), (metadata("[]"), A), (metadata("{"), A), (metadata('{"v":NaN,"root":1}'), A),
+    ({"neve.tree": json.dumps({"v": 1, "root": {"d": [5]}})}, A),
+])
+def test_inspect_and_verify_refuse_the_same_trees(neve, safetensors_file, about, entries):
+    safetensors_file({"__metadata__": about, **entries}, bytes(8 if entries else 0))
+    assert neve("inspect", "file.safetensors").code == 4
+    answer = neve("verify", "file.safetensors", "--json")
+    assert answer.code == 4 and answer.json["ok"] is False and answer.json["problems"][0]["code"] in ("tree", "blob")
+
+
+def test_a_node_of_a_newer_version_is_a_kind_that_cannot_be_read(neve, safetensors_file):
+    for about in (rooted({"z": 1}), metadata({"v": 2})):
+        safetensors_file({"__metadata__": about}, b"")
+        assert neve("inspect", "file.safetensors").code == 3
+        assert neve("verify", "file.safetensors").code == 3
+
+
+def test_ST_04_an_image_that_is_cut_to_nothing_is_still_one(neve, newest):
+    _, image, _ = newest(steps=1)
+    for size in (5, 0):
+        with open(image, "r+b") as file:
+            file.truncate(size)
+        for verb in ("inspect", "verify"):
+            assert neve(verb, image).code == 4, (verb, size)
 
 
 def test_a_pipe_is_not_waited_for(neve, tmp_path):

@@ -63,6 +63,38 @@ def test_a_tier_string_is_a_place(neve, make_job):
     assert len(neve("ls", "file:g%20pt?every=10&keep=3", "--json").json["saves"]) == 1
 
 
+def test_an_unknown_option_of_a_tier_string_is_wrong_usage(neve, make_job):
+    make_job("job", steps=1)
+    for verb in ("ls", "verify"):
+        answer = neve(verb, "file:job?bogus=1")
+        assert answer.code == 2 and "bogus" in answer.err, verb
+
+
+def test_a_job_that_ram_does_not_hold_is_missing(neve, make_job):
+    for _ in range(2):   # without any RAM folder, then with that of another job
+        for verb in ("verify", "recover", "gc"):
+            answer = neve(verb, "ram:nojob")
+            assert answer.code == 5 and "nojob" in answer.err, verb
+        assert (neve("ls", "ram:nojob").code, neve("ls", "ram:nojob").out) == (0, "")
+        make_job(steps=1, kill=True)
+    assert "gpt" in neve("verify", "ram:nojob").err and neve("verify", "ram:gpt").code == 0
+
+
+def test_verify_checks_the_trees_of_slots_and_of_steps(neve, make_job, ram_folder):
+    folder = make_job(steps=1, kill=True)
+    changed = 0
+    for path in (*folder.glob("step-*/*.safetensors"), *ram_folder.glob("*/*.slot")):
+        at = path.read_bytes().find(b'\\"np\\":1')
+        if at >= 0:   # not in a slot that is free
+            flip(path, at + 8, b"7")
+            changed += 1
+    assert changed == 2
+    for place in ("gpt", "ram:gpt"):
+        answer = neve("verify", place, "--json")
+        assert answer.code == 4, place
+        assert {problem["code"] for problem in answer.json["problems"]} == {"tree", "digest"}, place
+
+
 def test_verify_of_a_good_job_checks_every_byte(neve, newest):
     folder, image, _ = newest(steps=2)
     answer = neve("verify", "gpt", "--json")

@@ -17,6 +17,7 @@
 #include "base/os/random.h"
 #include "base/os/syscalls.h"
 #include "engine/places_folder.h"
+#include "format/json_text.h"
 #include "format/names.h"
 
 namespace neve {
@@ -51,6 +52,18 @@ class PlacesTest : public ::testing::Test {
 
   std::string folder_;
 };
+
+// An image of the RAM or file tier, with a valid header around the tree.
+std::string ImageWith(const std::string& tree, const std::string& values, const std::string& entries, const std::string& data) {
+  std::string json = "{\"__metadata__\":{\"neve.format\":\"1\",\"neve.values\":";
+  format::AppendJsonString(values, &json);
+  json += ",\"neve.tree\":";
+  format::AppendJsonString(tree, &json);
+  json += "}" + entries + "}";
+  std::string image(8, '\0');
+  for (size_t i = 0; i < 8; ++i) image[i] = static_cast<char>(json.size() >> (8 * i));
+  return image + json + data;
+}
 
 TEST_F(PlacesTest, AFolderIsToldByWhatItHolds) {
   EXPECT_EQ(KindOf(folder_), PlaceKind::kEmptyFolder);
@@ -188,6 +201,66 @@ TEST_F(PlacesTest, TheDoctorAdvisesWhereSomethingIsMissing) {
     EXPECT_FALSE(check.found.empty()) << check.name;
     EXPECT_TRUE(check.ok || !check.advice.empty()) << check.name;
   }
+}
+
+TEST_F(PlacesTest, VerifyKnowsTheRulesOfTheTreeTheValuesAndTheBlobs) {
+  const std::string a = R"(,"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  const std::string blob = R"(,"neve.blob.0":{"dtype":"U8","shape":[16],"data_offsets":[0,16]})";
+  const auto payload = [](char length, const std::string& text) {
+    std::string bytes = std::string(1, length) + std::string(7, '\0') + text;
+    bytes.resize(16);
+    return bytes;
+  };
+  const std::string eight(8, '\0');
+  const struct {
+    std::string image, code;   // "": nothing is wrong
+  } cases[] = {
+      {ImageWith(R"({"v":1,"root":{"d":[1]}})", "", a, eight), ""},
+      {ImageWith(R"({"v":1,"root":{"d":[1,["b",{"T":1}]]},"tensors":{"alias":[[1,"b","a",4,"F32",[2],[1]]]}})", "", a, eight),
+       "tree"},
+      {ImageWith(R"({"v":1,"root":{"d":[2]}})", "", a, eight), "tree"},
+      {ImageWith(R"({"v":1,"root":{"d":[]}})", "", a, eight), "tree"},
+      {ImageWith("{", "", a, eight), "tree"},
+      {ImageWith(R"({"v":1,"root":{"d":[1,["x","v"]]}})", "[", a, eight), "tree"},
+      {ImageWith(R"({"v":1,"root":{"d":[1]}})", "i1;", a, eight), "tree"},
+      {ImageWith(R"({"v":1,"root":{"d":[1]},"tensors":{"strided":{"a":[[2],[35184372088832]]}}})", "", a, eight), "tree"},
+      {ImageWith(R"({"v":1,"root":{"b":0}})", "", blob, payload(3, "vi1;")), "blob"},
+      {ImageWith(R"({"v":1,"root":{"b":0}})", "", blob, payload(4, "vi1;")), ""},
+      {ImageWith(R"({"v":1,"root":{"b":0}})", "", blob, payload(9, "vi1;")), "blob"},
+      {ImageWith(R"({"v":1,"root":{"b":0}})", "", blob, payload(0, "vi1;")), "blob"},
+      {ImageWith(R"({"v":1,"root":{"b":0}})", "", blob, payload(4, "?i1;")), "blob"},
+      {ImageWith(R"({"v":1,"root":{"z":0}})", "", "", ""), "kind"},
+      {ImageWith(R"({"v":2,"root":{"d":[]}})", "", "", ""), "kind"},
+  };
+  for (const auto& [image, code] : cases) {
+    SCOPED_TRACE(image);
+    Put("file.safetensors", image);
+    const absl::StatusOr<VerifyReport> report = VerifyPlace(Path("file.safetensors"), -1, {});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->ok, code.empty());
+    EXPECT_EQ(report->structural, code == "tree" || code == "blob");
+    EXPECT_EQ(ExitCodeOf(report->worst), code == "kind" ? 3 : 0);
+    if (code.empty()) continue;
+    ASSERT_EQ(report->problems.size(), 1u);
+    EXPECT_EQ(report->problems[0].code, code) << report->problems[0].message;
+  }
+}
+
+TEST_F(PlacesTest, AJobThatRamDoesNotHoldIsNotFound) {
+  for (const char* place : {"ram:nojob", "ram:no%20job"}) {
+    EXPECT_TRUE(absl::IsNotFound(VerifyPlace(place, -1, {}).status())) << place;
+    EXPECT_TRUE(absl::IsNotFound(RecoverPlace(place, {}, {}).status())) << place;
+    EXPECT_TRUE(absl::IsNotFound(CollectGarbage(place, {}).status())) << place;
+    EXPECT_TRUE(ListSaves(place).ok()) << place;
+  }
+  EXPECT_TRUE(VerifyPlace("ram:", -1, {}).ok());
+}
+
+TEST_F(PlacesTest, OptionsOfAPlaceMustBeOptions) {
+  EXPECT_TRUE(ResolvePlace("file:" + folder_ + "?every=10&keep=3").ok());
+  EXPECT_TRUE(ResolvePlace("ram:job?slots=3").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(ResolvePlace("file:" + folder_ + "?bogus=1").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ResolvePlace("ram:job?copies=3").status()));
 }
 
 }  // namespace

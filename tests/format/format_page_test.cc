@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "format/commit_record.h"
 #include "format/format_fixtures.h"
+#include "format/tree_walk.h"
 #include "format/values.h"
 
 namespace neve::format {
@@ -122,6 +123,9 @@ TEST(FormatPageTest, TheConstantsAreThoseOfTheCode) {
                                                                                  {"kValuesBytesMin", kValuesBytesMin},
                                                                                  {"kBlobPrefixBytes", kBlobPrefixBytes},
                                                                                  {"kValuesDepthMax", kValuesDepthMax},
+                                                                                 {"kDecimalDigitsMax", kDecimalDigitsMax},
+                                                                                 {"kSpanBytesMax", kSpanBytesMax},
+                                                                                 {"kTreeNamesBytesMax", kTreeNamesBytesMax},
                                                                                  {"kDefaultChunkBytes", kDefaultChunkBytes},
                                                                                  {"kChunkBytesMin", kChunkBytesMin},
                                                                                  {"kChunkBytesMax", kChunkBytesMax},

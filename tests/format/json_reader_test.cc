@@ -138,5 +138,13 @@ TEST(JsonTextTest, QuotedNamesAreCutAndNeverBroken) {
   EXPECT_EQ(cut, "\"" + std::string(199, 'x') + "\"...");
 }
 
+TEST(JsonReaderTest, NumbersOfThousandsOfDigitsAreRefused) {
+  const std::string long_number(4096, '9');
+  JsonReader fits(long_number), longer(long_number + "9");
+  EXPECT_TRUE(fits.Skip());
+  EXPECT_FALSE(longer.Skip());
+  EXPECT_TRUE(IsDamaged(longer.Finish()));
+}
+
 }  // namespace
 }  // namespace neve::format

@@ -71,7 +71,6 @@ TEST(ValuesTest, NumpyScalarsShowTheirNumber) {
   EXPECT_EQ(scalar("<f4", std::string("\0\0\x80\x3f", 4)), "numpy(\"<f4\", 1.0)");
   EXPECT_EQ(scalar("|b1", "\1"), "numpy(\"|b1\", True)");
   EXPECT_EQ(scalar("<M8[ns]", std::string(8, '\0')), "numpy(\"<M8[ns]\", 8 bytes)");
-  EXPECT_EQ(scalar("<i4", "\1"), "numpy(\"<i4\", 1 bytes)");
 }
 
 TEST(ValuesTest, NaNsKeepTheirBits) {
@@ -114,6 +113,39 @@ TEST(ValuesTest, RefusesWhatTheGrammarLacks) {
   EXPECT_THAT(Refused("N'<f4'N'<f4'yAACAPw;"), HasSubstr("without its bytes"));
   EXPECT_THAT(Refused("Tx"), HasSubstr("in quotes"));
   EXPECT_THAT(Refused("@'a'"), HasSubstr("missing"));
+}
+
+TEST(ValuesTest, LongNumbersStandInHexadecimal) {
+  EXPECT_EQ(Shown("h-ff;"), "-0xff");
+  EXPECT_EQ(Read("h" + std::string(1'000'000, 'f') + ";").text.size(), 1'000'002u);
+  EXPECT_EQ(Read("i" + std::string(kDecimalDigitsMax, '9') + ";").text.size(), kDecimalDigitsMax);
+  EXPECT_THAT(Refused("i" + std::string(kDecimalDigitsMax + 1, '9') + ";"), HasSubstr("over the limit"));
+  EXPECT_THAT(Refused("h;"), HasSubstr("whole number"));
+  EXPECT_THAT(Refused("hFF;"), HasSubstr("whole number"));
+}
+
+TEST(ValuesTest, WhatPythonCannotMakeIsRefused) {
+  for (const char* text : {"{[]n}", "{{}n}", "{S()n}", "{Y;n}", "{([])n}", "S([])", "F(([]))", "E{[]n}"}) {
+    EXPECT_THAT(Refused(text), HasSubstr("cannot be a key")) << text;
+  }
+  for (const char* text : {"{F()n}", "S((i1;'a'))", "{@'a.B'{}n}", "F(F())", "Z()", "{Z(i1;)n}"}) {
+    EXPECT_TRUE(ValuesReader(text).Next().ok()) << text;
+  }
+  EXPECT_THAT(Refused("Z('a')"), HasSubstr("torch.Size"));
+  EXPECT_THAT(Refused("N'|O8'yAAAAAAAAAAA;"), HasSubstr("no dtype"));
+  EXPECT_THAT(Refused("N'<i4'yAA;"), HasSubstr("bytes of its dtype"));
+  EXPECT_THAT(Refused("N'|S999999999'y;"), HasSubstr("bytes of its dtype"));
+  EXPECT_THAT(Refused("D'cuda:'"), HasSubstr("device"));
+  EXPECT_THAT(Refused("s" + codec::Base64UrlEncode("a\xff") + ";"), HasSubstr("UTF-8"));
+  EXPECT_THAT(Refused("xABCDEF0123456789;"), HasSubstr("bits"));
+}
+
+TEST(ValuesTest, SkippingChecksTheSameAndKeepsNothing) {
+  const std::string many = "[" + std::string(3'000'000, 'n') + "]";
+  ValuesReader reader(many);
+  EXPECT_TRUE(reader.Skip().ok());
+  EXPECT_TRUE(reader.AtEnd());
+  for (const char* text : {"", "[i1;", "{[]n}", "N'<i4'yAA;", "q"}) EXPECT_TRUE(IsDamaged(ValuesReader(text).Skip())) << text;
 }
 
 TEST(ValuesTest, DepthIsBoundedForEveryWayToNest) {

@@ -4,6 +4,7 @@
 
 #include "base/error/check.h"
 #include "format/image_header.h"
+#include "format/tree_walk.h"
 #include "fuzz/fuzz.h"
 
 namespace neve::fuzz {
@@ -23,6 +24,10 @@ std::vector<std::string> FuzzSeeds() {
       WithLength(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})"),
       WithLength(R"({"__metadata__":{"format":"pt","neve.tree":"{\"d\":[[\"a\",\"t\"]]}","neve.values":"1 2.5   "},)"
                  R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}     )"),
+      WithLength(R"({"__metadata__":{"neve.format":"1","neve.values":"i7;{'k't}","neve.tree":"{\"v\":1,\"root\":{\"d\":[1,[\"x\",)"
+                 R"({\"l\":[\"v\",{\"r\":\"a\"}],\"t\":\"tuple\"}],[\"~i5\",{\"T\":1,\"meta\":1,\"dt\":\"f\",\"sh\":[2],\"st\":[1]}],)"
+                 R"([\"o\",{\"o\":\"state\",\"c\":[{\"d\":[],\"a\":\"v\",\"t\":\"O\"}]}]]}}"},)"
+                 R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})"),
       WithLength("{}"),
       "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
       "PK\x03\x04",
@@ -46,6 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     const auto logical = format::LogicalTensors(*header);
     if (!logical.ok()) continue;
+    (void)format::WalkTree(*header, *logical, nullptr).ok();
     for (const format::LogicalTensor& tensor : *logical) NEVE_CHECK(header->Find(tensor.stored) != nullptr);
   }
   return 0;

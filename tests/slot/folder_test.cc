@@ -22,6 +22,13 @@ class FolderTest : public SlotFixture {
   void SetRamDir(const std::string& path) { ASSERT_EQ(::setenv("NEVE_RAM_DIR", path.c_str(), 1), 0); }
 };
 
+TEST_F(FolderTest, ARamFolderThatCannotBeMadeIsUnavailableWithTheReason) {
+  ::setenv("NEVE_RAM_DIR", (root_ + "/no/such/dir").c_str(), 1);
+  const absl::Status status = RamFolder(true).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(ErrnoOf(status), ENOENT);
+}
+
 TEST_F(FolderTest, RamFolderIsMadeOnlyWhenAsked) {
   SetRamDir(ram_);
   EXPECT_TRUE(absl::IsNotFound(RamFolder(false).status()));

@@ -1,0 +1,17 @@
+// The keys of dictionaries as components of names (docs/format.md, "names").
+#ifndef NEVE_FORMAT_KEY_ESCAPES_H_
+#define NEVE_FORMAT_KEY_ESCAPES_H_
+
+#include <string_view>
+
+#include "base/error/status.h"
+#include "format/values.h"
+
+namespace neve::format {
+
+// The key that an escaped component stands for. Damaged: no escape that docs/format.md knows.
+absl::StatusOr<Value> KeyOfComponent(std::string_view component);
+
+}  // namespace neve::format
+
+#endif  // NEVE_FORMAT_KEY_ESCAPES_H_
