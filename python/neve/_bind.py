@@ -307,7 +307,7 @@ class Binder:
             self._tensors.want_all(state)
 
             def set_state() -> Any:
-                set_generator(target, self._builder.build(state))
+                set_generator(target, self._builder.build(state), node.name)
                 return target
 
             return set_state

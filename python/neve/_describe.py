@@ -136,11 +136,16 @@ class Structure:
         return merged
 
     def _check_references(self, found: Collected) -> None:
+        tensors, arrays = found.torch[:len(self._torch_index)], found.arrays
+        if found.torch_originals or found.array_originals:
+            arrays = list(arrays)
+            for objects, originals in ((tensors, found.torch_originals), (arrays, found.array_originals)):
+                for place, original in originals.items():
+                    objects[place] = original
         for thing, (is_torch, place) in zip(found.refs, self._references):
-            if thing is not (found.torch if is_torch else found.arrays)[place]:
+            if thing is not (tensors if is_torch else arrays)[place]:
                 raise Changed
-        count = len(self._torch_index)
-        if len(set(map(id, found.torch[:count]))) != count or len(set(map(id, found.arrays))) != len(found.arrays):
+        if len(set(map(id, tensors))) != len(tensors) or len(set(map(id, arrays))) != len(arrays):
             raise Changed   # two places that were different tensors are one now
 
     def handle(self) -> ctypes.c_void_p:

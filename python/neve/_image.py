@@ -13,12 +13,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from . import _abi, _tensors
 from ._library import call, call_json, library
 from ._tensors import DType, Shape
-from .errors import Damaged, Unsupported
+from .errors import Damaged, Error, Exhausted, Unsupported
 
 # A read is made in batches, between which Ctrl-C is heard. They end at multiples of this in the image, which is a multiple
 # of every chunk size, so that no chunk is verified twice.
 BATCH_BYTES = 256 << 20
-_SPAN_BYTES_MAX = 1 << 48
+_SPAN_BYTES_MAX = 1 << 44   # kSpanBytesMax of src/format/layout.h
 
 
 class Stored(NamedTuple):
@@ -63,7 +63,7 @@ class Header:
         try:
             content = json.loads(data[8:].decode("utf-8"))
             metadata = content.pop("__metadata__", {})
-            begin = len(data)
+            self.bytes = begin = len(data)
             self._geometries: Dict[Shape, Tuple[Shape, Shape, int]] = {}
             self.metadata: Dict[str, str] = metadata
             tree = json.loads(metadata["neve.tree"]) if "neve.tree" in metadata else None
@@ -73,13 +73,16 @@ class Header:
             self.values: str = metadata.get("neve.values", "")
             parts = tree.get("tensors", {}) if tree is not None else {}
             self.stored: Dict[str, Stored] = {}
+            self._is_ours = tree is not None
             own = self._read_entries(content, begin, parts.get("strided", {}), parts.get("dtype", {}))
             self.tensors: List[Logical] = self._with_aliases(own, parts.get("alias", []))
         except RecursionError:
             raise Damaged("its header is nested too deep") from None
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            if isinstance(error, (Damaged, Unsupported)):
-                raise
+        except Error:
+            raise
+        except MemoryError:
+            raise Exhausted("no memory for its header") from None
+        except Exception as error:
             raise Damaged(f"its header cannot be read: {type(error).__name__}: {error}") from None
 
     def _geometry(self, numbers: Sequence[int]) -> Tuple[Shape, Shape, int]:
@@ -95,6 +98,7 @@ class Header:
         """Notes what is stored; the tensors that are stored under their own names, in the header's order."""
         own: List[Logical] = []
         by_name, geometries, new = _tensors.BY_NAME, self._geometries, tuple.__new__   # a header has very many entries
+        is_ours = self._is_ours
         for name, entry in content.items():
             dtype = by_name.get(entry["dtype"])
             if dtype is None:
@@ -104,7 +108,7 @@ class Header:
             shape, strides, count = geometries.get(tuple(numbers)) or self._geometry(numbers)
             size = last - first
             self.stored[name] = stored = new(Stored, (name, dtype, shape, begin + first, size))
-            if name[:5] == "neve." and _is_hidden(name):
+            if is_ours and name[:5] == "neve." and _is_hidden(name):
                 continue
             if name in strided or name in dtypes or dtype.name == "F4":
                 own.append(self._own(stored, strided.get(name), dtypes.get(name)))
@@ -162,10 +166,9 @@ class Header:
 
     def span_bytes(self, name: str) -> int:
         """Bytes of memory that a header entry, one of `aliased`, spans when restored with its own strides."""
-        stored = self.stored[name]
-        if _is_hidden(name):
-            return stored.bytes
-        own = self._own_by_name[name]
+        own = self._own_by_name.get(name)
+        if own is None:   # a hidden base
+            return self.stored[name].bytes
         return _tensors.span_items(own.shape, own.strides) * own.dtype.item_bytes
 
     def own(self, name: str) -> Optional[Logical]:

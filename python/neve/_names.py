@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import Any, Callable, Iterable, Set, Tuple
+from typing import Any, Callable, Iterable, Optional, Set, Tuple
 
 from . import _values
 from .errors import Damaged
@@ -51,8 +51,8 @@ def escape(key: Any) -> str:
             text = json.dumps(key, ensure_ascii=False)
             return "~j" + base64_text(text.encode("utf-8", "surrogatepass"))
         return f"~{key}" if key[0] == "~" else str(key)
-    if kind is int:
-        return "~i" + _values.int_text(key)
+    if kind is int and _values.is_short_int(key):
+        return f"~i{key}"
     if kind is bool:
         return "~t" if key else "~f"
     if key is None:
@@ -64,7 +64,7 @@ def escape(key: Any) -> str:
     return "~p" + base64_text(_values.encode(key).encode("ascii"))
 
 
-def unescape(component: str, resolve: "_values.Resolve" = None) -> Any:
+def unescape(component: str, resolve: "_values.Resolve" = None, keys: "Optional[_values.KeyCheck]" = None) -> Any:
     """The key that :func:`escape` was given. Raises :class:`neve.Damaged`."""
     if not component.startswith("~"):
         if not component:
@@ -85,7 +85,7 @@ def unescape(component: str, resolve: "_values.Resolve" = None) -> Any:
             if isinstance(key, str):
                 return key
         if kind == "p":
-            return _values.decode(base64_bytes(rest).decode("ascii"), resolve)
+            return _values.decode(base64_bytes(rest).decode("ascii"), resolve, keys)
     except (ValueError, OverflowError) as error:
         raise Damaged(f"the escaped key {component[:80]!r} in neve.tree is malformed: {error}") from None
     fixed = {"e": "", "t": True, "f": False, "n": None}

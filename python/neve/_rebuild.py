@@ -12,9 +12,19 @@ from ._saved import (
 )
 from ._template import FACTORY_NAMES, SPARSE_PARTS
 from ._walk import BIT_GENERATORS
-from .errors import Damaged, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
+from .errors import Damaged, Error, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
 
 _FACTORIES = {name: factory for factory, name in FACTORY_NAMES.items()}
+
+
+def _refused(name: str, error: Exception) -> Error:
+    """What torch, NumPy or Python says of what a checkpoint holds, as an error of neve."""
+    where = name or "the state"
+    if isinstance(error, RecursionError):
+        return Damaged(f"{where} is nested too deep")
+    if isinstance(error, MemoryError) or "allocate" in str(error):
+        return Exhausted(f"{where}: no memory for it ({error})")
+    return Damaged(f"{where} cannot be made from what the checkpoint holds: {type(error).__name__}: {error}")
 
 
 def _with_room(name: str, size_bytes: int, make: Callable[[], Any]) -> Any:
@@ -66,9 +76,15 @@ class Tensors:
         known = self._wants.get(node.index)
         if known is None:
             logical = self._header.tensors[node.index]
-            if node.extra:
-                logical = exact_strides(logical, node)
-            device = self._device(node) if target is None and (node.extra or self._map_location is not None) else None
+            device = None
+            if node.extra or self._map_location is not None:
+                try:
+                    logical = exact_strides(logical, node)
+                    device = self._device(node) if target is None else None
+                except Error:
+                    raise
+                except Exception as error:
+                    raise _refused(node.name, error) from error
             self._wants[node.index] = Want(logical, node, target, device)
         elif target is not None and known.target is None:
             known.target, known.device = target, None
@@ -108,21 +124,7 @@ class Tensors:
 
     def read(self) -> None:
         """Allocates, reads and copies. After an error `written` names the targets that were touched."""
-        groups: Dict[str, List[Want]] = {}
-        aliased = self._header.aliased
-        for want in self._wants.values():
-            stored = want.logical.stored
-            if stored not in aliased:
-                self._plan_single(want)
-            elif stored in groups:
-                groups[stored].append(want)
-            else:
-                groups[stored] = [want]
-        for stored, wants in groups.items():
-            if len(wants) == 1 and not wants[0].logical.is_alias:
-                self._plan_single(wants[0])
-            elif not self._plan_targets(wants):
-                self._plan_group(stored, wants)
+        self._plan()
         self._image.read(self._ranges, self.written)
         for action in self._after:
             action()
@@ -130,6 +132,31 @@ class Tensors:
             self.written.append(want.node.name)
             copy_into(target, want.result)
         self._bump_versions()
+
+    def _plan(self) -> None:
+        """Memory for everything that is wanted. An error names the tensor whose it is."""
+        groups: Dict[str, List[Want]] = {}
+        aliased = self._header.aliased
+        want: Optional[Want] = None
+        try:
+            for want in self._wants.values():
+                stored = want.logical.stored
+                if stored not in aliased:
+                    self._plan_single(want)
+                elif stored in groups:
+                    groups[stored].append(want)
+                else:
+                    groups[stored] = [want]
+            for stored, wants in groups.items():
+                want = wants[0]
+                if len(wants) == 1 and not want.logical.is_alias:
+                    self._plan_single(want)
+                elif not self._plan_targets(wants):
+                    self._plan_group(stored, wants)
+        except Error:
+            raise
+        except Exception as error:
+            raise _refused("" if want is None else want.node.name, error) from error
 
     def result(self, node: SavedTensor) -> Any:
         """The tensor or array, after `read`."""
@@ -200,7 +227,7 @@ class Tensors:
             self._after.append(copy)
         elif want.device is not None:
             def move() -> None:
-                want.result = fresh.to(want.device)
+                want.result = moved_to(want.device, fresh.to, want.node.name)
             self._after.append(move)
 
     def _plan_targets(self, wants: List[Want]) -> bool:
@@ -246,7 +273,7 @@ class Tensors:
             self._after.append(lambda: self._move_group(wants, storage, pad, device))
 
     def _move_group(self, wants: List[Want], storage: "_tensors.Storage", pad: int, device: Any) -> None:
-        moved = storage.to(device)
+        moved = moved_to(device, storage.to, wants[0].node.name)
         for want in wants:
             want.device = None
             self._deliver(want, self._view(want, storage if want.is_array() else moved, pad))
@@ -304,10 +331,29 @@ def target_device(saved_on: Optional[str], map_location: Any, name: str) -> Opti
     if str(wanted) == "cpu":
         return None
     torch = _tensors.need_torch(name)
-    device = torch.device(wanted)
+    try:
+        device = torch.device(wanted)
+    except (RuntimeError, TypeError) as error:
+        if map_location is None or isinstance(map_location, dict) and tag not in map_location:
+            raise Damaged(f"{name} was saved from {tag!r}, which is no device: {error}") from None
+        raise Invalid(f"map_location: {wanted!r} is no device: {error}") from None
+    if device.type == "meta" and map_location is None:
+        raise Damaged(f"{name} has bytes, and says that it was on the device 'meta', which holds none")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise Invalid(f"{name} was saved from {tag}, and this machine has no such device: pass map_location='cpu'")
     return None if device.type == "cpu" else device
+
+
+def moved_to(device: Any, move: Callable[[Any], Any], name: str) -> Any:
+    """What `move` gives of a device; :class:`neve.Invalid` when this machine or this torch does not have it."""
+    try:
+        return move(device)
+    except Error:
+        raise
+    except Exception as error:   # of each kind of device, its own
+        if "memory" in str(error):
+            raise Exhausted(f"{name}: no memory on {device} ({error})") from error
+        raise Invalid(f"{name} belongs on {device}, which cannot be used here ({error}): pass map_location='cpu'") from error
 
 
 def array_dtype(text: str, name: str) -> Any:
@@ -381,7 +427,15 @@ class Builder:
         self._resolve = _values.known_class if weights_only else _values.importing_class
 
     def build(self, node: Optional[Saved]) -> Any:
-        """The object of one place."""
+        """The object of one place. Whatever goes wrong below it is an error of neve that names the place."""
+        try:
+            return self._build(node)
+        except Error:
+            raise
+        except Exception as error:
+            raise _refused("" if node is None else node.name, error) from error
+
+    def _build(self, node: Optional[Saved]) -> Any:
         if isinstance(node, SavedTensor):
             return self._tensor(node)
         if isinstance(node, SavedDict):
@@ -407,7 +461,7 @@ class Builder:
             if not self._tensors.has_target(node):
                 made = self._dressed(made, node.extra)
                 if node.attributes is not None:
-                    vars(made).update(self.build(node.attributes))
+                    vars(made).update(_attributes(node.name, self.build(node.attributes)))
             self._objects[node.index] = made
         return made
 
@@ -416,7 +470,7 @@ class Builder:
         if "param" in extra:
             torch = _tensors.need_torch("the checkpoint")
             return torch.nn.Parameter(tensor, requires_grad=bool(extra.get("grad")))
-        if "grad" in extra:
+        if extra.get("grad"):
             tensor.requires_grad_(True)
         return tensor
 
@@ -439,7 +493,7 @@ class Builder:
         for key, child in zip(node.keys, node.children):
             made[key] = self._tensor(child) if type(child) is SavedTensor else self.build(child)
         if node.attributes is not None and node.kind == "O":
-            vars(made).update(self.build(node.attributes))
+            vars(made).update(_attributes(node.name, self.build(node.attributes)))
         return made
 
     def sequence(self, node: SavedList, items: List[Any]) -> Any:
@@ -478,8 +532,14 @@ class Builder:
                 layout = getattr(torch, "sparse_" + node.kind)
                 made = torch.sparse_compressed_tensor(*parts, node.head["sh"], layout=layout, check_invariants=True)
         except RuntimeError as error:
-            raise Damaged(f"{node.name} is no sparse tensor: {error}") from None
+            raise Damaged(f"{node.name or 'the state'} is no sparse tensor: {error}") from None
         return self._dressed(made, node.head)
+
+
+def _attributes(name: str, made: Any) -> Dict[str, Any]:
+    if type(made) is not dict or not all(type(key) is str for key in made):
+        raise Damaged(f"{name} has attributes that are no dictionary of names")
+    return made
 
 
 def make_generator(node: SavedComposite, state: Any) -> Any:
@@ -488,7 +548,11 @@ def make_generator(node: SavedComposite, state: Any) -> Any:
     if node.kind == "generator":
         torch = _tensors.need_torch(node.name)
         device = str(node.head.get("dev", "cpu"))
-        made = torch.Generator(device if device == "cpu" or torch.cuda.is_available() else "cpu")
+        try:
+            made = torch.Generator(device)
+        except Exception as error:   # of each kind of device, its own
+            raise UnsupportedOnLoad(f"{node.name} is a generator of {device}, which cannot be made here ({error}): leave it out "
+                                    "with include=") from None
     else:
         import numpy
 
@@ -498,16 +562,21 @@ def make_generator(node: SavedComposite, state: Any) -> Any:
             made = numpy.random.Generator(getattr(numpy.random, node.head["q"])())
         else:
             raise Unsupported(f"{node.name} is of a kind this version does not know: {node.kind!r}")
-    set_generator(made, state)
+    set_generator(made, state, node.name)
     return made
 
 
-def set_generator(generator: Any, state: Any) -> None:
-    """Puts a generator into a saved state."""
-    if type(generator).__module__.startswith("torch"):
-        torch = _tensors.need_torch("the generator")
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-    elif hasattr(generator, "bit_generator"):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)
+def set_generator(generator: Any, state: Any, name: str) -> None:
+    """Puts a generator into a saved state; :class:`neve.Damaged` when it is no state of such a generator."""
+    try:
+        if type(generator).__module__.startswith("torch"):
+            torch = _tensors.need_torch("the generator")
+            if type(state) is not bytes:
+                raise TypeError(f"bytes were expected, not {type(state).__name__}")
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        elif hasattr(generator, "bit_generator"):
+            generator.bit_generator.state = state
+        else:
+            generator.set_state(state)
+    except Exception as error:
+        raise Damaged(f"{name or 'the state'} is no state of a generator: {type(error).__name__}: {error}") from error

@@ -8,9 +8,14 @@ from typing import Any, Callable, Dict, List, Optional
 
 from . import _names, _values
 from ._image import Header, Image, Logical, read_blobs
-from .errors import Damaged, Unsupported, UnsupportedOnLoad
+from ._template import FACTORY_NAMES, SPARSE_PARTS
+from .errors import Damaged, Error, Exhausted, Unsupported, UnsupportedOnLoad
 
 Select = Optional[Callable[[str], bool]]
+
+_DICT_KINDS = {"", "O", *("D:" + name for name in FACTORY_NAMES.values())}
+_WHOLE_KINDS = ("state", "dataclass", "generator", "RandomState", "Generator")   # composites of one part
+_NAMES_BYTES_MAX = 1 << 28   # of all names together, and 64 times the header: kTreeNamesBytesMax of src/format/tree_walk.h
 
 
 class Saved:
@@ -121,7 +126,9 @@ class SavedState:
         self._image = image
         self.selected: List[str] = []
         self.refused: List[str] = []
-        self._decoder = _values.Decoder(self.header.values, self._resolve)
+        self._keys = _values.KeyCheck(trusted=not weights_only)
+        self._names_left = _NAMES_BYTES_MAX + 64 * self.header.bytes
+        self._decoder = _values.Decoder(self.header.values, self._resolve, self._keys)
         if self.header.root is None:
             self.root: Optional[Saved] = self._flat()
         else:
@@ -129,9 +136,11 @@ class SavedState:
                 self.root = self._parse(self.header.root, "")
             except RecursionError:
                 raise Damaged("neve.tree is nested too deep") from None
-            except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-                if isinstance(error, (Damaged, Unsupported)):
-                    raise
+            except Error:
+                raise
+            except MemoryError:
+                raise Exhausted("no memory for what neve.tree describes") from None
+            except Exception as error:
                 raise Damaged(f"neve.tree cannot be read: {type(error).__name__}: {error}") from None
             if self._next != len(self._tensors) or not self._decoder.at_end:
                 raise Damaged("neve.tree does not account for all that the image holds")
@@ -148,6 +157,14 @@ class SavedState:
                 keys.append(tensor.name)
                 children.append(SavedTensor(tensor.name, index, {}))
         return SavedDict("", keys, children, "", None)
+
+    def _join(self, name: str, component: str) -> str:
+        """The name of a component. A long key above many places would make names far larger than the file."""
+        joined = _names.join(name, component)
+        self._names_left -= len(joined)
+        if self._names_left < 0:
+            raise Damaged("the names of the places in neve.tree take more memory than any state's")
+        return joined
 
     def _take(self, name: str, extra: Dict[str, Any], attributes: Optional[Saved] = None) -> Optional[Saved]:
         index = self._next
@@ -194,7 +211,9 @@ class SavedState:
             reference = SavedReference(name, self._by_name[node["r"]])
             return reference if self._wanted(name) else None
         if "b" in node:
-            blob = SavedBlob(name, int(node["b"]), node.get("q"))
+            if type(node["b"]) is not int:
+                raise Damaged(f"{name} names the blob {node['b']!r}, which is no number")
+            blob = SavedBlob(name, node["b"], node.get("q"))
             if not self._wanted(name):
                 return self._part_of_blob(blob)
             self._blobs.append(blob)
@@ -209,13 +228,13 @@ class SavedState:
             return SavedValue(name, value)
         kind = type(value)
         if kind is dict or kind is OrderedDict:
-            parts = [(key, self._part_of_value(item, _names.join(name, _names.escape(key)))) for key, item in value.items()]
+            parts = [(key, self._part_of_value(item, self._join(name, _names.escape(key)))) for key, item in value.items()]
             kept = [(key, part) for key, part in parts if part is not None]
             if kept:
                 return SavedDict(name, [key for key, _ in kept], [part for _, part in kept], "" if kind is dict else "O", None,
                                  len(kept) < len(parts))
         elif kind is list or kind is tuple or _values.is_namedtuple(kind):
-            items = [self._part_of_value(item, _names.join(name, str(index))) for index, item in enumerate(value)]
+            items = [self._part_of_value(item, self._join(name, str(index))) for index, item in enumerate(value)]
             if any(item is not None for item in items):
                 text = "" if kind is list else "tuple" if kind is tuple else "n:" + _values.class_name(kind)
                 return SavedList(name, [item or SavedLeftOut(_names.join(name, str(index))) for index, item in enumerate(items)],
@@ -243,14 +262,19 @@ class SavedState:
         tensor = self._take(name, node)
         if "py" in node:
             outer, self._select = self._select, None
-            attributes = self._parse(node["py"], _names.join(name, "~py"))
+            attributes = self._parse(node["py"], self._join(name, "~py"))
             self._select = outer
+            if not _is_dict(attributes):
+                raise Damaged(f"{name} has attributes that are no dictionary")
             if isinstance(tensor, SavedTensor):
                 tensor.attributes = attributes
         return tensor
 
     def _parse_dict(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
-        attributes = self._parse(node["a"], _names.join(name, "~a")) if "a" in node else None
+        attributes = self._parse(node["a"], self._join(name, "~a")) if "a" in node else None
+        kind = node.get("t", "")
+        if kind not in _DICT_KINDS:
+            raise Unsupported(f"{name or 'the state'} is a dictionary of type {kind!r}, which this version does not know")
         keys: List[Any] = []
         children: List[Saved] = []
         prefix_length = len(name) + 1 if name else 0
@@ -260,42 +284,51 @@ class SavedState:
                 children.extend(taken)
                 for child in taken:
                     component = child.name[prefix_length:]
-                    keys.append(component if component[:1] != "~" else _names.unescape(component, self._resolve))
+                    keys.append(component if component[:1] != "~" else
+                                _names.unescape(component, self._resolve, self._keys))
             else:
                 component, content = item
-                parsed = self._parse(content, _names.join(name, component))
+                parsed = self._parse(content, self._join(name, component))
                 if parsed is not None:
-                    keys.append(_names.unescape(component, self._resolve))
+                    keys.append(_names.unescape(component, self._resolve, self._keys))
                     children.append(parsed)
         if not children and self._select is not None and (node["d"] or not self._wanted(name)):
             return None
+        self._keys.check(keys)
+        if len(set(keys)) != len(keys):
+            raise Damaged(f"{name or 'the state'} has one key twice")
         count = sum(item if type(item) is int else 1 for item in node["d"])
-        return SavedDict(name, keys, children, node.get("t", ""), attributes, len(children) < count)
+        return SavedDict(name, keys, children, kind, attributes, len(children) < count)
 
     def _parse_list(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
         children: List[Saved] = []
         count = left_out = 0
+        kind = node.get("t", "")
+        if kind not in ("", "tuple") and not kind.startswith("n:"):
+            raise Unsupported(f"{name or 'the state'} is a list of type {kind!r}, which this version does not know")
         for item in node["l"]:
             for _ in range(item if type(item) is int else 1):
-                child = self._parse(1 if type(item) is int else item, _names.join(name, str(count)))
+                child = self._parse(1 if type(item) is int else item, self._join(name, str(count)))
                 if child is None:
                     left_out += 1
-                    child = SavedLeftOut(_names.join(name, str(count)))
+                    child = SavedLeftOut(self._join(name, str(count)))
                 children.append(child)
                 count += 1
         if left_out and left_out == count:
             return None
-        return SavedList(name, children, node.get("t", ""))
+        return SavedList(name, children, kind)
 
     def _parse_composite(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
-        from ._template import SPARSE_PARTS
-
         kind = node["o"]
+        if kind not in SPARSE_PARTS and kind not in _WHOLE_KINDS:
+            raise Unsupported(f"{name or 'the state'} is of a kind that this version does not know: {kind!r}")
+        if len(node["c"]) != len(SPARSE_PARTS.get(kind, (None,))):
+            raise Damaged(f"{name or 'the state'} has {len(node['c'])} parts")
         children = []
         if kind in SPARSE_PARTS:
             outer, self._select = self._select, None
             for part, child in zip(SPARSE_PARTS[kind], node["c"]):
-                children.append(self._parse(child, _names.join(name or _names.ROOT_NAME, part)))
+                children.append(self._parse(child, self._join(name or _names.ROOT_NAME, part)))
             self._select = outer
             if not self._wanted(name or _names.ROOT_NAME):
                 return None
@@ -335,12 +368,12 @@ class SavedState:
             if kind == b"s":
                 return content.decode("utf-8", "surrogatepass")
             if kind == b"v":
-                return _values.decode(content.decode("ascii"), self._resolve)
+                return _values.decode(content.decode("ascii"), self._resolve, self._keys)
         except UnicodeDecodeError as error:
             raise Damaged(f"blob {blob.number} ({blob.name}) is malformed: {error}") from None
         if kind == b"p":
             if weights_only:
-                raise UnsupportedOnLoad(f"{blob.name} is a pickled object: pass weights_only=False if you trust it")
+                raise UnsupportedOnLoad(f"{blob.name or 'the state'} is a pickled object: pass weights_only=False if you trust it")
             import pickle
 
             try:
@@ -348,6 +381,13 @@ class SavedState:
             except Exception as error:  # whatever a class's own unpickling raises
                 raise UnsupportedOnLoad(f"{blob.name} ({blob.kind}) could not be unpickled: {error}") from error
         raise Damaged(f"blob {blob.number} ({blob.name}) is of unknown kind {kind!r}")
+
+
+def _is_dict(node: Optional[Saved]) -> bool:
+    """Whether a node gives a plain dictionary; of a blob it is not known yet."""
+    if isinstance(node, SavedValue):
+        return type(node.value) is dict
+    return isinstance(node, SavedDict) or isinstance(node, SavedBlob) and node.kind is None
 
 
 def is_partial(node: Optional[Saved]) -> bool:

@@ -25,11 +25,14 @@ class Changed(Exception):
 class Collected:
     """What one walk over a state found, in tree order."""
 
-    __slots__ = ("torch", "arrays", "refs", "values", "blobs")
+    __slots__ = ("torch", "arrays", "torch_originals", "array_originals", "refs", "values", "blobs")
 
     def __init__(self) -> None:
         self.torch: List[Any] = []     # torch tensors; also keeps temporary ones alive until the save has read them
         self.arrays: List[Any] = []    # NumPy arrays
+        # Where a copy was collected (a lazily conjugated tensor, an array with negative strides), its place and the object itself.
+        self.torch_originals: Dict[int, Any] = {}
+        self.array_originals: Dict[int, Any] = {}
         self.refs: List[Any] = []      # objects met a second time
         self.values: List[str] = []
         self.blobs: List[bytes] = []
@@ -88,6 +91,7 @@ class Tensor(Template):
         if torch is None or not isinstance(thing, torch.Tensor):
             raise Changed
         if self.lazy:
+            found.torch_originals[len(found.torch)] = thing
             found.torch.append(resolve_lazy(thing))
         else:
             found.torch.append(thing)
@@ -160,6 +164,8 @@ class Array(Template):
         numpy = _tensors.loaded_numpy()
         if numpy is None or not isinstance(thing, numpy.ndarray):
             raise Changed
+        if self.copied:
+            found.array_originals[len(found.arrays)] = thing
         found.arrays.append(contiguous_copy(thing) if self.copied else thing)
 
     def node(self, numbering: Numbering) -> Any:

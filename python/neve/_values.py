@@ -4,6 +4,7 @@ Every character is printable ASCII and none needs an escape in JSON, so the text
 
     n t f                None, True, False
     i<decimal>;          int                       d<float.hex()>;  float         x<16 hex>;  a NaN, by its bits
+    h<hexadecimal>;      an int of many digits
     c<token><token>      complex: two of d or x    'text'           str, plain    s<base64url>;  any other str
     y<base64url>;        bytes                     Y<base64url>;    bytearray
     [..] (..)            list, tuple               S(..) F(..)      set, frozenset
@@ -25,15 +26,16 @@ import struct
 import sys
 import types
 import typing
-from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections import Counter, OrderedDict
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _tensors
-from .errors import Damaged, UnsupportedOnLoad
+from .errors import Damaged, Error, Exhausted, UnsupportedOnLoad
 
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*").fullmatch  # printable ASCII without ' " and backslash
 DEPTH_MAX = 128   # values nest at most so deep: kValuesDepthMax of src/format/values.h
 _INT_DIGITS_MAX = 640   # the interpreter never refuses so few; beyond, it does what it was told (sys.set_int_max_str_digits)
+_DECIMAL_DIGITS_MAX = 4096   # reading them takes time by their square: kDecimalDigitsMax of src/format/values.h
 
 Resolve = Optional[Callable[[str], type]]
 
@@ -51,19 +53,12 @@ def is_short_int(value: int) -> bool:
     return value.bit_length() < 2_000
 
 
-def int_text(value: int) -> str:
-    """Decimal digits of any int, however long."""
-    if is_short_int(value):
-        return str(value)
-    import decimal
-
-    return str(decimal.Decimal(value)) if value >= 0 else "-" + int_text(-value)
-
-
 def int_value(text: str) -> int:
-    """The inverse of :func:`int_text`; raises ValueError."""
+    """The number that a decimal text stands for; raises ValueError."""
     if not re.fullmatch(r"-?[0-9]+", text):
         raise ValueError("not a decimal number")
+    if len(text) > _DECIMAL_DIGITS_MAX:
+        raise ValueError(f"a decimal number of {len(text)} digits, over the limit of {_DECIMAL_DIGITS_MAX}")
     if len(text) < _INT_DIGITS_MAX:
         return int(text)
     import decimal
@@ -155,7 +150,7 @@ def _put_items(items: Any, parts: Parts, depth: int) -> None:
     for item in items:
         kind = type(item)
         if kind is int:
-            put(f"i{item};" if -_SHORT < item < _SHORT else f"i{int_text(item)};")
+            put(f"i{item};" if -_SHORT < item < _SHORT else _int_token(item))
         elif kind is float:
             put(_float_text(item))
         elif kind is str:
@@ -169,6 +164,11 @@ def _put_items(items: Any, parts: Parts, depth: int) -> None:
 
 
 _SHORT = 1 << 64
+
+
+def _int_token(value: int) -> str:
+    """In hexadecimal where it is long: writing and reading decimal digits takes time by their square."""
+    return f"i{value};" if is_short_int(value) else f"h{value:x};"
 
 
 def _put_dict(value: Dict[Any, Any], parts: Parts, depth: int) -> None:
@@ -207,7 +207,7 @@ def _put_set(opening: str) -> Callable[[Any, Parts, int], None]:
 _ENCODERS: Dict[type, Callable[[Any, Parts, int], None]] = {
     type(None): lambda value, parts, depth: parts.append("n"),
     bool: lambda value, parts, depth: parts.append("t" if value else "f"),
-    int: lambda value, parts, depth: parts.append(f"i{int_text(value)};"),
+    int: lambda value, parts, depth: parts.append(_int_token(value)),
     float: lambda value, parts, depth: parts.append(_float_text(value)),
     complex: lambda value, parts, depth: parts.append(f"c{_float_text(value.real)}{_float_text(value.imag)}"),
     str: lambda value, parts, depth: parts.append(_str_text(value)),
@@ -277,9 +277,31 @@ def encode(value: Any, depth: int = 0) -> str:
 # ---- Decoding ----
 
 _TOKEN = re.compile(
-    r"'([^'\"\\]*)'|i(-?[0-9]+);|d([^;]{1,40});|x([0-9a-f]{16});|([sy])([A-Za-z0-9_=-]*);|([ntf])|Y([A-Za-z0-9_=-]*);")
+    r"'([^'\"\\]*)'|i(-?[0-9]+);|d([^;]{1,40});|x([0-9a-f]{16});|([sy])([A-Za-z0-9_-]*);|([ntf])|Y([A-Za-z0-9_-]*);"
+    r"|h(-?[0-9a-f]+);")
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _CONSTANT = {"n": None, "t": True, "f": False}
+
+
+class KeyCheck:
+    """Refuses keys that were made to have one hash: to put n of them into a dict takes n * n comparisons, during which nothing
+    interrupts the interpreter. One object for all of a checkpoint, so that many small dicts are bounded too.
+    """
+
+    COMPARISONS_MAX = 10_000_000
+
+    def __init__(self, trusted: bool = False) -> None:
+        self._left = None if trusted else self.COMPARISONS_MAX
+
+    def check(self, keys: Sequence[Any]) -> None:
+        """Raises :class:`neve.UnsupportedOnLoad`."""
+        if len(keys) <= 64 or self._left is None or set(map(type, keys)) <= {str, bytes}:
+            return   # the hashes of text cannot be foreseen
+        self._left -= sum(count * count - count for count in Counter(map(hash, keys)).values()) // 2
+        if self._left < 0:
+            raise UnsupportedOnLoad(
+                "the checkpoint holds very many keys of one hash, which would take forever to put into a dict: pass "
+                "weights_only=False if you trust it")
 
 
 class Decoder:
@@ -289,10 +311,12 @@ class Decoder:
     resolve: finds a class by its qualified name; the default looks among the modules already imported.
     """
 
-    def __init__(self, text: str, resolve: Resolve = None) -> None:
+    def __init__(self, text: str, resolve: Resolve = None, keys: Optional[KeyCheck] = None) -> None:
         self._text = text
         self._at = 0
+        self._depth = 0
         self._resolve = resolve or known_class
+        self._keys = keys or KeyCheck()
 
     @property
     def at_end(self) -> bool:
@@ -305,10 +329,12 @@ class Decoder:
             return self._read()
         except RecursionError:
             raise self._damaged("nested too deep") from None
-        except (ValueError, OverflowError, TypeError, AttributeError, IndexError, RuntimeError, struct.error) as error:
-            if isinstance(error, (Damaged, UnsupportedOnLoad)):
-                raise
-            raise self._damaged(str(error)) from None
+        except Error:
+            raise
+        except MemoryError:
+            raise Exhausted("no memory for the values of the checkpoint") from None
+        except Exception as error:   # also what a class of an imported module raises
+            raise self._damaged(f"{type(error).__name__}: {error}") from None
 
     def _damaged(self, why: str) -> Damaged:
         shown = self._text[self._at:self._at + 24]
@@ -333,6 +359,8 @@ class Decoder:
                 return data if match[5] == "y" else data.decode("utf-8", "surrogatepass")
             if group == 4:
                 return struct.unpack(">d", bytes.fromhex(match[4]))[0]
+            if group == 9:
+                return int(match[9], 16)
             return bytearray(_unbase64(match[8]))
         kind = text[at:at + 1]
         self._at = at + 1
@@ -340,7 +368,7 @@ class Decoder:
             items = self._items(_CLOSING[kind])
             return items if kind == "[" else tuple(items)
         if kind == "{":
-            return dict(self._pairs())
+            return self._mapping(dict)
         composite = _COMPOSITE.get(kind)
         if composite is None:
             self._at = at
@@ -348,18 +376,37 @@ class Decoder:
         return composite(self)
 
     def _items(self, closing: str) -> List[Any]:
+        self._descend()
         items: List[Any] = []
         text, read = self._text, self._read
         while text[self._at:self._at + 1] != closing:
             items.append(read())
         self._at += 1
+        self._depth -= 1
         return items
 
-    def _pairs(self) -> List[Tuple[Any, Any]]:
+    def _descend(self) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise self._damaged(f"nested more than {DEPTH_MAX} deep")
+
+    def _mapping(self, kind: Any) -> Any:
         items = self._items("}")
         if len(items) % 2:
             raise self._damaged("a key without a value")
-        return list(zip(items[::2], items[1::2]))
+        self._keys.check(items[::2])
+        made = kind(zip(items[::2], items[1::2]))
+        if len(made) * 2 != len(items):
+            raise self._damaged("a dictionary has one key twice")
+        return made
+
+    def _members(self, kind: Any) -> Any:
+        items = self._open("(")
+        self._keys.check(items)
+        made = kind(items)
+        if len(made) != len(items):
+            raise self._damaged("a set has one member twice")
+        return made
 
     def _open(self, bracket: str) -> List[Any]:
         if self._text[self._at:self._at + 1] != bracket:
@@ -377,7 +424,7 @@ class Decoder:
         if self._text[self._at:self._at + 1] != "{":
             raise self._damaged("'{' was expected")
         self._at += 1
-        return OrderedDict(self._pairs())
+        return self._mapping(OrderedDict)
 
     def _complex(self) -> complex:
         real, imaginary = self._read(), self._read()
@@ -420,7 +467,10 @@ class Decoder:
 
     def _instance(self) -> Any:
         kind = self._resolve(self._string())
-        return make_instance(kind, self._read())
+        self._descend()
+        content = self._read()
+        self._depth -= 1
+        return make_instance(kind, content)
 
 
 _COMPOSITE: Dict[str, Callable[[Decoder], Any]] = {
@@ -431,13 +481,13 @@ _COMPOSITE: Dict[str, Callable[[Decoder], Any]] = {
     "T": Decoder._dtype,
     "D": Decoder._device,
     "@": Decoder._instance,
-    "S": lambda decoder: set(decoder._open("(")),
-    "F": lambda decoder: frozenset(decoder._open("(")),
+    "S": lambda decoder: decoder._members(set),
+    "F": lambda decoder: decoder._members(frozenset),
 }
 
 
 def _unbase64(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def known_class(name: str) -> type:
@@ -493,9 +543,9 @@ def make_instance(kind: type, content: Any) -> Any:
     raise UnsupportedOnLoad(f"{name} is here neither Enum, dataclass nor namedtuple as the checkpoint needs it")
 
 
-def decode(text: str, resolve: Resolve = None) -> Any:
+def decode(text: str, resolve: Resolve = None, keys: Optional[KeyCheck] = None) -> Any:
     """The value of a text that holds one."""
-    decoder = Decoder(text, resolve)
+    decoder = Decoder(text, resolve, keys)
     value = decoder.next()
     if not decoder.at_end:
         raise decoder._damaged("something follows the value")

@@ -18,6 +18,7 @@ Path = Tuple[Any, ...]
 _SCALARS = {type(None), bool, int, float, complex, str, bytes, bytearray}
 _VALUE = Value()
 _PLAIN = Plain()
+ODD_STRIDE_MAX = 1 << 40   # larger ones, of extents of 1, are not kept: readers take them for damage
 # Kinds of NumPy generator that can be made anew without running what a file names.
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
@@ -233,13 +234,13 @@ class Walker:
         stored = tensor.detach().resolve_conj().resolve_neg() if lazy else tensor
         unique, natural = self._names.take(name or _names.ROOT_NAME)
         self._note_misread(path, unique, natural, dtype)
-        if not lazy:   # the values are saved, not the laziness: each gets its own
-            self._seen[id(tensor)] = (unique, True, len(self.torch_index))
+        self._seen[id(tensor)] = (unique, True, len(self.torch_index))
         self._keep.append(tensor)
         self.torch_index.append(len(self.specs))
         shape, strides = tuple(stored.shape), tuple(stored.stride())
         self.specs.append(Spec(unique, dtype, shape, strides))
-        if strides != _tensors.row_major(shape) and _tensors.is_row_major(shape, strides):
+        odd = strides != _tensors.row_major(shape) and _tensors.is_row_major(shape, strides)
+        if odd and all(stride < ODD_STRIDE_MAX for stride in strides):
             extra["st"] = list(strides)   # bytes in order, but with odd strides where an extent is 1, or none is there
         attributes = self._visit_attributes(tensor, path, name or _names.ROOT_NAME) if vars(tensor) else None
         if natural and not extra and not lazy and attributes is None and name:
@@ -275,8 +276,6 @@ class Walker:
         self.array_index.append(len(self.specs))
         self.array_specs.append(described)
         self.specs.append(Spec(unique, dtype, tuple(shape), tuple(strides)))
-        if copied:
-            del self._seen[id(array)]   # what is collected is the copy: its identity says nothing
         return Array(copied, text)
 
     def _reference(self, seen: Tuple[str, bool, int]) -> Template:

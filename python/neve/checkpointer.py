@@ -18,7 +18,7 @@ from ._image import Image
 from ._library import call, call_json, library
 from ._restore import Found, Restoration, explain_written
 from ._waiting import Slices, interruptible
-from ._values import int_text
+from ._names import shown_key
 from ._world import find_world
 from .errors import Closed, Damaged, DataLoss, Error, Invalid, NotFound, Timeout, Unsupported
 from .ticket import Ticket
@@ -369,7 +369,7 @@ def _step_number(step: Any) -> int:
     except TypeError:
         raise Invalid(f"{step!r} is no step: pass an int") from None
     if not 0 <= number < STEP_LIMIT:
-        raise Invalid(f"step {int_text(number)[:40]} is out of bounds: 0 <= step < 10^12")
+        raise Invalid(f"step {shown_key(number)[:40]} is out of bounds: 0 <= step < 10^12")
     return number
 
 

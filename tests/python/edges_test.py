@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import errno
 from collections import OrderedDict
 
 import numpy
@@ -164,3 +165,34 @@ def test_a_tensor_with_attributes_may_become_anything(around):
     for other in (None, 3, "s", [torch.ones(1)], numpy.ones(2)):
         describer.capture({"a": other})
         describer.capture({"a": weight})
+
+
+def test_a_copied_object_in_two_places_comes_back_as_one(around, job):
+    """Lazily conjugated and negated tensors, and arrays whose strides cannot be stored, are saved by copies of their values."""
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    lazy, negated, backwards = z.conj(), z.conj().imag, numpy.arange(4)[::-1]
+    found = around({"a": lazy, "b": lazy, "c": negated, "d": [negated], "e": backwards, "f": backwards, "g": z.conj()})
+    assert found["a"] is found["b"] and found["c"] is found["d"][0] and found["e"] is found["f"]
+    assert found["a"] is not found["g"] and torch.equal(found["a"], lazy.resolve_conj()) and torch.equal(found["a"], found["g"])
+    assert torch.equal(found["c"], negated.resolve_neg()) and found["e"].tolist() == [3, 2, 1, 0]
+    with job(name="steps") as checkpointer:   # found again at each save of the structure, and told apart when it is so no more
+        checkpointer.save(1, {"a": lazy, "b": lazy, "e": backwards, "f": backwards}).wait("done", 60)
+        other = (z * 2).conj()
+        checkpointer.save(2, {"a": lazy, "b": other, "e": backwards, "f": numpy.arange(4)[::-1]}).wait("done", 60)
+        checkpointer.save(3, {"a": other, "b": other, "e": backwards, "f": backwards}).wait("done", 60)
+        second, third = checkpointer.restore(step=2).state, checkpointer.restore(step=3).state
+    assert second["a"] is not second["b"] and torch.equal(second["b"], other.resolve_conj()) and second["e"] is not second["f"]
+    assert third["a"] is third["b"] and torch.equal(third["a"], other.resolve_conj()) and third["e"] is third["f"]
+
+
+def test_containers_in_two_places_come_back_as_copies(around):
+    inner = {"w": torch.ones(2), "n": 1}
+    found = around({"a": inner, "b": inner})
+    assert found["a"] is not found["b"] and found["a"]["w"] is found["b"]["w"]
+
+
+def test_a_ram_folder_that_cannot_be_made_is_unavailable(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEVE_RAM_DIR", str(tmp_path / "no" / "such" / "dir"))
+    with pytest.raises(neve.Unavailable, match="NEVE_RAM_DIR") as raised:
+        job(name="ram").save(1, {"w": torch.ones(2)}).wait("done", 60)
+    assert raised.value.errno == errno.ENOENT
