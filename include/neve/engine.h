@@ -166,6 +166,31 @@ class Image {
   virtual std::map<std::string, uint64_t> Sources() const = 0;   // bytes read by tier so far
 };
 
+// A tensor of an image as the user knows it: with its true dtype, shape and strides; aliases are tensors like any other.
+struct TensorInfo {
+  std::string_view name;                 // escaped (docs/format.md)
+  DType dtype = DType::kU8;
+  std::span<const int64_t> shape, strides;   // in elements; strides are those of the saved tensor
+  uint64_t bytes = 0;                    // of all its elements, row-major
+};
+// Where a tensor goes: row-major, or by strides in elements that do not make elements share memory.
+struct TensorTarget {
+  size_t index = 0;
+  void* data = nullptr;
+  const int64_t* strides = nullptr;
+};
+// The tensors of an image, which it borrows. Calls of Read exclude nothing: any thread.
+class ImageTensors {
+ public:
+  static absl::StatusOr<std::unique_ptr<ImageTensors>> Of(Image* image);   // Damaged: the header contradicts itself
+  virtual ~ImageTensors() = default;
+  virtual size_t count() const = 0;
+  virtual TensorInfo at(size_t index) const = 0;                           // index < count()
+  virtual std::optional<size_t> Find(std::string_view name) const = 0;
+  // Verified as Image::Read verifies. Invalid: an index or strides that cannot be. Not atomic.
+  virtual absl::Status Read(std::span<const TensorTarget> targets) const = 0;
+};
+
 struct FindRequest {
   std::optional<uint64_t> step;          // that step's newest save, else the newest complete save
   std::optional<SaveId> before;          // only saves older than this (fallback)

@@ -180,6 +180,26 @@ typedef struct neve_ranges {
 #define NEVE_RANGES_INIT {sizeof(neve_ranges), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 NEVE_API neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error);
+/* Tensors of an image as the user knows them, aliases and permuted ones included: index < neve_image_tensor_count, in the order
+ * of the state. Pointers live as long as the image. NEVE_DAMAGED: the header contradicts itself (the count is 0 then). */
+typedef struct neve_tensor_info {
+  size_t struct_size;
+  const char* name;                  /* escaped as docs/format.md says; not NUL-terminated */
+  size_t name_bytes;
+  uint8_t dtype;                     /* neve_dtype */
+  uint8_t rank;
+  const int64_t* extents;            /* in elements */
+  const int64_t* strides;            /* of the saved tensor, in elements */
+  uint64_t bytes;                    /* of all elements, row-major */
+} neve_tensor_info;
+#define NEVE_TENSOR_INFO_INIT {sizeof(neve_tensor_info), NULL, 0, 0, 0, NULL, NULL, 0}
+NEVE_API size_t neve_image_tensor_count(neve_image* image);
+NEVE_API neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* info, neve_error** error);
+NEVE_API neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* index, neve_error** error);   /* NEVE_NOT_FOUND */
+/* Fills caller's memory, verified: targets[i] takes tensor indexes[i] row-major, or by strides[i] (in elements; strides or
+ * strides[i] may be NULL). Not atomic: after an error targets may be partly written. */
+NEVE_API neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
+                                           const int64_t* const* strides, neve_error** error);
 /* Every chunk in every tier that holds it. */
 NEVE_API neve_code neve_image_verify(neve_image* image, neve_error** error);
 

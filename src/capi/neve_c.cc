@@ -9,6 +9,7 @@
 
 #include "base/error/status.h"
 #include "base/obs/log.h"
+#include "base/sync/mutex.h"
 #include "neve/engine.h"
 #include "nlohmann/json.hpp"
 
@@ -31,7 +32,20 @@ struct neve_ticket {
   std::shared_ptr<neve::Ticket> ticket;
 };
 struct neve_image {
+  explicit neve_image(std::unique_ptr<neve::Image> opened) : image(std::move(opened)) {}
   std::unique_ptr<neve::Image> image;
+  // Made at the first use: most callers read the header themselves.
+  absl::StatusOr<const neve::ImageTensors*> Tensors() {
+    neve::sync::MutexLock lock(mutex);
+    if (tensors == nullptr) {
+      NEVE_ASSIGN_OR_RETURN(tensors, neve::ImageTensors::Of(image.get()));
+    }
+    return tensors.get();
+  }
+
+ private:
+  neve::sync::Mutex mutex;
+  std::unique_ptr<neve::ImageTensors> tensors NEVE_GUARDED_BY(mutex);
 };
 struct neve_torch_stream {
   std::unique_ptr<neve::TorchFileStream> stream;
@@ -457,6 +471,64 @@ neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_err
       at += static_cast<size_t>(ranges->ranks[i]);
     }
     return image->image->Read(list, {ranges->written, ranges->written == nullptr ? 0 : ranges->count});
+  });
+}
+
+size_t neve_image_tensor_count(neve_image* image) {
+  if (image == nullptr) return 0;
+  size_t count = 0;
+  Guarded(nullptr, [&]() -> absl::Status {
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    count = tensors->count();
+    return absl::OkStatus();
+  });
+  return count;
+}
+
+neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* info, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || info == nullptr || info->struct_size != sizeof(*info)) {
+      return neve::Invalid("neve_image_tensor_describe needs an image and an info made by NEVE_TENSOR_INFO_INIT");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    if (index >= tensors->count()) {
+      return neve::Invalid("tensor " + std::to_string(index) + " of " + std::to_string(tensors->count()));
+    }
+    const neve::TensorInfo found = tensors->at(index);
+    info->name = found.name.data();
+    info->name_bytes = found.name.size();
+    info->dtype = static_cast<uint8_t>(found.dtype);
+    info->rank = static_cast<uint8_t>(found.shape.size());
+    info->extents = found.shape.data();
+    info->strides = found.strides.data();
+    info->bytes = found.bytes;
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* index, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || name == nullptr || index == nullptr) {
+      return neve::Invalid("neve_image_tensor_find needs an image, a name and a place for the index");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    const std::optional<size_t> found = tensors->Find(name);
+    if (!found.has_value()) return neve::NotFound(std::string("the image holds no tensor \"") + name + "\"");
+    *index = *found;
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
+                                  const int64_t* const* strides, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || (count != 0 && (indexes == nullptr || targets == nullptr))) {
+      return neve::Invalid("neve_image_tensors_read needs an image, indexes and targets");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    std::vector<neve::TensorTarget> wanted(count);
+    for (size_t i = 0; i < count; ++i) wanted[i] = {indexes[i], targets[i], strides == nullptr ? nullptr : strides[i]};
+    return tensors->Read(wanted);
   });
 }
 

@@ -45,10 +45,10 @@ def find_one(prefix: Path, pattern: str) -> Path:
     return found[0]
 
 
-def build_with_cmake(source: Path, build: Path, prefix: Path) -> Path:
+def build_with_cmake(source: Path, build: Path, prefix: Path, program: str = "consumer") -> Path:
     run("cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", build)
-    return build / "consumer"
+    return build / program
 
 
 def test_find_package_serves_a_c_project(prefix, tmp_path, quiet):
@@ -60,6 +60,23 @@ def test_find_package_serves_a_cpp_project(prefix, tmp_path, quiet):
     consumer = build_with_cmake(HERE / "cpp", tmp_path / "build", prefix)
     (tmp_path / "job").mkdir()
     assert run(consumer, tmp_path / "job", env=quiet).startswith("neve ")
+
+
+def test_the_example_trainer_goes_on_after_kills_and_ends_as_if_there_were_none(prefix, tmp_path, quiet):
+    trainer = build_with_cmake(ROOT / "examples" / "c", tmp_path / "build", prefix, "trainer")
+    undisturbed = run(trainer, tmp_path / "undisturbed", "300", env=quiet)
+    for kill_after in (40, 90, 170):
+        child = subprocess.Popen([trainer, tmp_path / "killed", "300"], env=quiet, stdout=subprocess.PIPE, text=True)
+        last = next(line for line in child.stdout if line.startswith(f"step {kill_after} "))
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        assert last
+    ended = run(trainer, tmp_path / "killed", "300", env=quiet)
+    restored = int(re.match(r"restored step (\d+)", ended)[1])
+    assert restored >= 170   # each step was saved before it was told
+    assert ended.splitlines()[-1] == undisturbed.splitlines()[-1]
+    assert ended.splitlines()[-1].startswith("checksum ")
 
 
 def test_pkg_config_serves_a_c_project(prefix, tmp_path, quiet):
