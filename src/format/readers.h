@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error/status.h"
@@ -19,6 +20,22 @@ using OpenedContents = absl::StatusOr<std::unique_ptr<Contents>>;
 bool IsTorchZip(const ZipDirectory& directory);
 OpenedContents OpenTorchZip(std::shared_ptr<const ByteSource> source, ZipDirectory directory, std::vector<std::string> notes,
                             const ContentsOptions& options);
+
+// Torch's stream of before its archives. `head`: its first bytes.
+bool IsTorchStream(std::string_view head);
+OpenedContents OpenTorchStream(std::shared_ptr<const ByteSource> source, const ContentsOptions& options);
+
+// One array of NumPy, and archives of them.
+bool IsNpy(std::string_view head);
+OpenedContents OpenNpy(std::shared_ptr<const ByteSource> source, const ContentsOptions& options);
+bool IsNpz(const ZipDirectory& directory);
+OpenedContents OpenNpz(std::shared_ptr<const ByteSource> source, ZipDirectory directory, std::vector<std::string> notes,
+                       const ContentsOptions& options);
+
+// Folders: HuggingFace's with an index, or of .safetensors files alone; torch.distributed.checkpoint's. Unsupported: neither.
+OpenedContents OpenFolder(const std::string& path, const ContentsOptions& options);
+OpenedContents OpenHuggingFace(const std::string& path, const std::string& index_name, const ContentsOptions& options);
+OpenedContents OpenDcp(const std::string& path, const ContentsOptions& options);
 
 }  // namespace neve::format
 

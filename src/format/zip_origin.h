@@ -31,6 +31,8 @@ class ZipOrigin final : public Origin {
   void NameTensor(const ZipEntry& entry, const std::string& tensor);   // the first that an entry holds, for problems
   void AddProblem(ContentsProblem problem) { known_.push_back(std::move(problem)); }   // found while opening, told by Check
 
+  // Bytes of an entry, inflated. Requires: within entry.bytes.
+  absl::Status ReadEntry(const ZipEntry& entry, uint64_t offset, std::span<std::byte> target) const;
   absl::Status ReadMade(uint64_t number, uint64_t offset, std::span<std::byte> target) const override;
   absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const override;
 
@@ -41,7 +43,6 @@ class ZipOrigin final : public Origin {
     uint32_t word;
     std::optional<LazyView> view;
   };
-  absl::Status ReadEntry(const ZipEntry& entry, uint64_t offset, std::span<std::byte> target) const;
 
   std::shared_ptr<const ByteSource> source_;
   ZipDirectory directory_;

@@ -75,7 +75,7 @@ def main(folder: Path) -> None:
     sys.modules["training"] = sys.modules["__main__"]
     for name, state in states():
         torch.save(state, folder / f"{name}.pt")
-        if name in ("state_dict", "views", "dtypes"):
+        if name in ("state_dict", "views"):   # torch cannot read its own streams of newer dtypes
             torch.save(state, folder / f"{name}.legacy.pt", _use_new_zipfile_serialization=False)
         if name == "state_dict":
             for protocol in (3, 4, 5):
