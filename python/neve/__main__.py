@@ -25,9 +25,9 @@ def find_command() -> Optional[str]:
 def main(arguments: List[str]) -> int:
     """Hands over to the command; does not return when it was found."""
     if arguments[:1] == ["run"]:
-        print("neve: `python -m neve run` is not supported by this version: save with neve.save or neve.Checkpointer",
-              file=sys.stderr)
-        return 2
+        from neve import _torch_patch
+
+        return _torch_patch.run(arguments[1:])
     command = find_command()
     if command is None:
         print("neve: the neve command was not found beside this package or on PATH: build it (./dev build)", file=sys.stderr)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
-from typing import IO, Any, Dict, Union
+from typing import IO, Any, Dict, Optional, Union
 
-from . import _torch_save, _waiting
+from . import _torch_load, _torch_save, _waiting
 from ._describe import Capture, Describer
-from ._image import Image
 from ._library import call
-from ._restore import Restoration
 from ._waiting import interruptible
-from .errors import Damaged, DataLoss, Error, Invalid, Unsupported
+from .errors import Damaged, DataLoss, Error, Invalid, NotFound, Unsupported
 from .ticket import Ticket
 
 PathArgument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
@@ -60,25 +58,47 @@ def async_save(obj: Any, f: PathArgument, pickle_module: Any = pickle, pickle_pr
     return ticket
 
 
-def load(f: PathArgument, map_location: Any = None, weights_only: bool = True, mmap: Any = None) -> Any:
-    """Reads a ``.safetensors`` file or an image of neve, whatever its name.
+def load(f: FileArgument, map_location: Any = None, weights_only: Optional[bool] = True, mmap: Optional[bool] = None,
+         **pickle_load_args: Any) -> Any:
+    """Reads a file of torch of any age, a ``.safetensors`` file or an image of neve, whatever its name; its checksums are checked.
 
-    A file that neve wrote comes back as it was saved; any other as a dict of tensors. map_location: a device, or a dict of
-    devices. weights_only: False also loads pickled objects, which can run code. mmap is accepted and not needed.
+    f: a path, or a binary file object, which is read from its position. A file that neve wrote comes back as it was saved, one
+    of torch as ``torch.load`` gives it, a plain safetensors file as a dict of tensors. map_location and mmap are as for
+    ``torch.load``. weights_only: False also loads objects that only their classes can bring back, which can run code; what
+    torch's restricted loader would refuse is :class:`neve.UnsupportedOnLoad` otherwise.
     """
-    path = _path(f)
-    image = interruptible(lambda: Image.open(os.fsdecode(path)))
+    pickle_module = pickle_load_args.pop("pickle_module", None)
+    if weights_only is None:
+        weights_only = pickle_module is None
+    if pickle_module is not None:
+        if weights_only:
+            raise Invalid("weights_only=True has no use for a pickle_module: it runs no pickle")
+        pickle_load_args["pickle_module"] = pickle_module
+    if isinstance(map_location, bytes):
+        map_location = map_location.decode()
+    if not isinstance(f, (str, bytes, os.PathLike)):
+        if not hasattr(f, "read"):
+            raise Invalid(f"{f!r} is neither a path nor a file object that can be read")
+        return _torch_load.load_file_object(f, map_location, weights_only, mmap, pickle_load_args)
+    path = os.fsencode(f)
+    if mmap is None:
+        mmap = _torch_load.default_mmap() or None
     try:
-        return Restoration(image, os.fsdecode(path), None, map_location, weights_only).fresh()
+        return _torch_load.load(os.fsdecode(path), map_location, weights_only, mmap, pickle_load_args)
+    except FileNotFoundError as error:
+        raise error if isinstance(error, Error) else NotFound(f"{os.fsdecode(path)} is not there") from None
     except (Damaged, DataLoss, Unsupported) as error:
         raise _with_path(error, path)
-    finally:
-        image.close()
 
 
 def patch_torch() -> None:
-    """Reserved: will make torch.save and torch.load of this process neve's."""
-    raise Unsupported("neve.patch_torch() needs torch's file format, which this version does not write yet")
+    """Makes ``torch.save`` and ``torch.load`` of this process neve's. What neve cannot do, torch does, with one line on stderr.
+
+    ``python -m neve run script.py ...`` does this for a script that is not to be changed.
+    """
+    from . import _torch_patch
+
+    _torch_patch.patch()
 
 
 def _with_path(error: Error, path: bytes) -> Error:

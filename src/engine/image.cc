@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
 #include "base/os/syscalls.h"
+#include "engine/contents_reader.h"
 #include "engine/engine_impl.h"
 #include "format/contents.h"
 #include "format/image_header.h"
@@ -148,18 +149,6 @@ class FileReader : public storage::ImageReader {
   format::CommitRecord record_;
 };
 
-// A file or folder of another kind, read as the image that its reader makes of it.
-class ContentsReader : public storage::ImageReader {
- public:
-  explicit ContentsReader(std::unique_ptr<format::Contents> contents) : contents_(std::move(contents)) {}
-  const format::CommitRecord& record() const override { return record_; }
-  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override { done(contents_->Read(offset, target)); }
-
- private:
-  std::unique_ptr<format::Contents> contents_;
-  format::CommitRecord record_;   // it has none
-};
-
 ImageParts PartsOf(const std::string& path, uint64_t image_bytes) {
   ImageParts parts;
   parts.image_bytes = image_bytes;
@@ -178,7 +167,7 @@ absl::StatusOr<std::unique_ptr<Image>> OpenForeign(const std::string& path) {
   restore::Source source;
   source.name = "file";
   source.place = path;
-  source.reader = std::make_shared<ContentsReader>(std::move(contents));
+  NEVE_ASSIGN_OR_RETURN(source.reader, ReaderOf(std::move(contents)));
   parts.sources.push_back(std::move(source));
   return MakeImage(std::move(parts));
 }

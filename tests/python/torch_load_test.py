@@ -1,0 +1,252 @@
+"""Loading torch's files: everything that torch.save writes comes back as torch.load gives it."""
+
+import io
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+import zipfile
+
+import neve
+import pytest
+import torch
+from child import environment, passes
+from same import assert_same
+from torch_save_test import Holder
+from torch_states import OPAQUE, PLAIN, sharing
+
+STATES = {**PLAIN, **OPAQUE}
+pytestmark = [pytest.mark.filterwarnings("ignore:Sparse"), pytest.mark.filterwarnings("ignore:.*sparse"),
+              pytest.mark.filterwarnings("ignore:these objects"), pytest.mark.filterwarnings("ignore:TypedStorage")]
+
+
+def same(name, found, wanted):
+    if name == "recursive":
+        assert found["self"] is found and found["list"][0] is found["list"]
+        found, wanted = found["w"], wanted["w"]
+    assert_same(found, wanted, strides=name != "PT_04_lazy")   # their values are saved, not their laziness
+
+
+@pytest.mark.parametrize("old_form", [False, True], ids=["zip", "stream"])
+@pytest.mark.parametrize("name", STATES)
+def test_what_torch_saved_is_loaded_as_torch_loads_it(tmp_path, name, old_form):
+    path = tmp_path / "x.pt"
+    try:
+        torch.save(STATES[name](), path, _use_new_zipfile_serialization=not old_form)
+        wanted = torch.load(path, weights_only=False)
+    except (RuntimeError, NotImplementedError, KeyError, AttributeError, pickle.PicklingError) as error:
+        pytest.skip(f"torch itself cannot: {error}")
+    same(name, neve.load(path, weights_only=False), wanted)
+    try:
+        torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError):
+        return   # neve may give it all the same, or refuse it
+    same(name, neve.load(path), wanted)
+    if not old_form:
+        same(name, neve.load(path, mmap=True), wanted)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_neve_saved_comes_back(tmp_path, name):
+    neve.save(PLAIN[name](), tmp_path / "x.pt")
+    same(name, neve.load(tmp_path / "x.pt", weights_only=False), torch.load(tmp_path / "x.pt", weights_only=False))
+
+
+def test_PT_02_what_was_shared_is_shared(tmp_path):
+    torch.save(sharing(), tmp_path / "x.pt")
+    back = neve.load(tmp_path / "x.pt")
+    assert back["a"] is back["b"]
+    back["a"][0] = 5
+    assert all(back[key].flatten()[0] == 5 for key in "abcd")
+
+
+def test_PT_09_a_class_that_is_not_here_is_named_and_nothing_is_run(tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"model": {"w": torch.ones(2)}, "cfg": Holder(a=1)}, path)
+    with pytest.raises(neve.UnsupportedOnLoad, match=r"cfg \(.*Holder\).*weights_only=False") as caught:
+        neve.load(path)
+    assert isinstance(caught.value, pickle.UnpicklingError) and isinstance(caught.value, TypeError)
+    assert neve.load(path, weights_only=False)["cfg"].a == 1
+    with torch.serialization.safe_globals([Holder]):
+        assert neve.load(path)["cfg"].a == 1
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(tmp_path / "y.pt", "w") as other:
+        for name in archive.namelist():
+            other.writestr(name, archive.read(name).replace(b"\nHolder\n", b"\nNobody\n"))
+    with pytest.raises(neve.UnsupportedOnLoad, match="Nobody"):
+        neve.load(tmp_path / "y.pt")
+    with pytest.raises((AttributeError, neve.Error), match="Nobody"):
+        neve.load(tmp_path / "y.pt", weights_only=False)
+    assert data == path.read_bytes()
+
+
+def test_what_would_run_is_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    torch.save({"w": torch.ones(1), "e": Evil()}, tmp_path / "x.pt")
+    with pytest.raises(neve.UnsupportedOnLoad, match="system"):
+        neve.load(tmp_path / "x.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_PT_12_a_file_object_is_read_from_its_position(tmp_path):
+    state = {"w": torch.arange(1000.0)}
+    with open(tmp_path / "x", "wb") as file:
+        file.write(b"header")
+        neve.save(state, file)
+    with open(tmp_path / "x", "rb") as file:
+        file.seek(6)
+        assert_same(neve.load(file), state)
+        assert file.read() == b""
+    buffer = io.BytesIO(b"ab")
+    buffer.seek(2)
+    torch.save(state, buffer)
+    buffer.seek(2)
+    assert_same(neve.load(buffer), state)
+    neve.save(state, tmp_path / "x.safetensors")
+    with open(tmp_path / "x.safetensors", "rb") as file:
+        assert_same(neve.load(file), state)
+
+
+def test_PT_12_two_objects_in_one_file_object(tmp_path):
+    buffer = io.BytesIO()
+    for value in (1.0, 2.0):
+        torch.save({"w": torch.full((3,), value)}, buffer, _use_new_zipfile_serialization=False)
+    buffer.seek(0)
+    assert neve.load(buffer)["w"][0] == 1 and neve.load(buffer)["w"][0] == 2
+    buffer = io.BytesIO(b"before")
+    buffer.seek(6)
+    for value in (1.0, 2.0, 3.0):
+        neve.save({"w": torch.full((3,), value)}, buffer)
+    buffer.write(b"")
+    buffer.seek(6)
+    for value in (1.0, 2.0, 3.0):
+        assert neve.load(buffer)["w"][0] == value
+    assert buffer.read() == b""
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        neve.load(tmp_path / "nothing.pt")
+    for f in (3, None):
+        with pytest.raises(neve.Invalid):
+            neve.load(f)
+    with pytest.raises(neve.Invalid, match="path"):
+        neve.load(io.BytesIO(), mmap=True)
+    with pytest.raises(neve.Invalid):
+        neve.load(tmp_path / "x.pt", weights_only=True, pickle_module=pickle)
+
+
+def test_PT_15_devices_that_are_not_here(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("they are here")
+    path, source = tmp_path / "x.pt", tmp_path / "source.pt"
+    torch.save({"a": torch.arange(3.0), "b": torch.ones(2)}, source)
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as other:
+        for name in archive.namelist():
+            other.writestr(name, archive.read(name).replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:7"))
+    with pytest.raises(neve.Error, match="(?s)cuda:7.*map_location"):
+        neve.load(path)
+    wanted = {"a": torch.arange(3.0), "b": torch.ones(2)}
+    for where in ("cpu", torch.device("cpu"), {"cuda:7": "cpu"}, b"cpu"):
+        assert_same(neve.load(path, map_location=where), wanted)
+    calls = []
+    assert_same(neve.load(path, map_location=lambda storage, tag: calls.append(tag) or storage), wanted)
+    assert calls == ["cuda:7", "cuda:7"]
+    assert neve.load(path, map_location="meta")["a"].is_meta
+
+
+def test_PT_21_a_flipped_bit_is_found(tmp_path):
+    path = tmp_path / "x.pt"
+    neve.save({"w": torch.arange(64.0), "big": torch.arange(3_000_000.0)}, path)
+    data = path.read_bytes()
+    for place in (data.index(torch.arange(64.0).numpy().tobytes()) + 9, len(data) // 2, len(data) - 1_000_000):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 128]) + data[place + 1:])
+        with pytest.raises(neve.DataLoss, match='x.pt.*"(w|big)"'):
+            neve.load(path)
+        with pytest.raises(neve.DataLoss):
+            neve.load(path, map_location=lambda storage, tag: storage)
+    path.write_bytes(data)
+    assert neve.load(path)["w"][2] == 2
+
+
+def test_PT_22_a_truncated_file_is_damaged(tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"w": torch.arange(64.0)}, path)
+    data = path.read_bytes()
+    for length in (len(data) - 1, len(data) - 22, len(data) // 2, 100):
+        path.write_bytes(data[:length])
+        for mmap in (None, True):
+            with pytest.raises(neve.Damaged, match="x.pt"):
+                neve.load(path, mmap=mmap)
+
+
+def test_mmap_is_lazy(tmp_path):
+    neve.save({"w": torch.arange(1_000_000.0)}, tmp_path / "x.pt")
+    back = neve.load(tmp_path / "x.pt", mmap=True)
+    assert back["w"][77] == 77 and str(tmp_path / "x.pt") in open("/proc/self/maps").read()
+
+
+# ---- Without a change to the script ----
+
+
+SCRIPT = """
+import sys, torch, io
+path = sys.argv[1]
+model = torch.nn.Linear(3, 2)
+torch.save({"model": model.state_dict(), "epoch": 3}, path)
+back = torch.load(path)
+model.load_state_dict(back["model"])
+assert back["epoch"] == 3 and torch.equal(back["model"]["weight"], model.weight)
+torch.save(model, path + ".whole")
+assert torch.equal(torch.load(path + ".whole", weights_only=False).weight, model.weight)
+buffer = io.BytesIO()
+torch.save([torch.ones(2)], buffer)
+buffer.seek(0)
+assert torch.load(buffer)[0].sum() == 2
+torch.save({"w": torch.ones(2)}, path + ".old", _use_new_zipfile_serialization=False)
+assert torch.load(path + ".old")["w"].sum() == 2
+try:
+    torch.load(path + ".whole")
+    raise SystemExit("loaded")
+except __import__("pickle").UnpicklingError:
+    pass
+print(__name__, sys.argv[2:], torch.save.__module__, "neve" in sys.modules)
+"""
+
+
+def test_a_script_runs_unchanged(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    plain = subprocess.run([sys.executable, tmp_path / "train.py", tmp_path / "a.pt", "--flag"], capture_output=True, text=True)
+    ours = subprocess.run([sys.executable, "-m", "neve", "run", tmp_path / "train.py", tmp_path / "b.pt", "--flag"],
+                          capture_output=True, text=True, env=environment(tmp_path))
+    assert plain.returncode == 0 and ours.returncode == 0, ours.stderr
+    assert plain.stdout.replace("False", "True") == ours.stdout
+    assert ours.stderr.count("neve: ") == 1 and "old format" in ours.stderr
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        ["train.py", *(name + more for name in ("a.pt", "b.pt") for more in ("", ".whole", ".old"))])
+    assert torch.load(tmp_path / "b.pt")["epoch"] == 3
+
+
+@pytest.mark.parametrize("arguments, code, text", [([], 2, "usage"), (["-h"], 0, "usage"), (["nothing.py"], 2, "nothing.py"),
+                                                   (["-m"], 2, "module")], ids=str)
+def test_run_without_a_script_says_what_it_wants(tmp_path, arguments, code, text):
+    done = subprocess.run([sys.executable, "-m", "neve", "run", *arguments], capture_output=True, text=True,
+                          env=environment(tmp_path), cwd=tmp_path)
+    assert done.returncode == code and text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_patching_twice_is_patching_once_and_torch_is_still_there():
+    passes("""
+        import neve, torch
+        theirs = torch.save
+        neve.patch_torch()
+        ours = torch.save
+        neve.patch_torch()
+        from neve._torch_original import original
+        assert torch.save is ours is torch.serialization.save is not theirs and original("save") is theirs
+    """, "/tmp")
