@@ -26,6 +26,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
     import rows_memory
     import rows_step
     import rows_tiny
+    import rows_torch
     return {
         ("save_block",): rows_memory.save_block,
         ("save_block_strided",): rows_memory.save_block_strided,
@@ -36,6 +37,10 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("file_read_loop",): functools.partial(rows_file.read_loop, folder),
         ("tiny_save",): rows_tiny.tiny_save,
         ("tiny_load",): rows_tiny.tiny_load,
+        ("torch_save",): functools.partial(rows_torch.save, folder),
+        ("torch_load",): functools.partial(rows_torch.load, folder),
+        ("torch_async_block",): functools.partial(rows_torch.async_block, folder),
+        ("torch_tiny_save", "torch_tiny_load"): functools.partial(rows_torch.tiny, folder),
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
         ("anon_memory",): rows_memory.anon_memory,
     }
