@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -21,24 +20,37 @@ using format::LogicalTensor;
 struct Shown {
   const LogicalTensor* logical;
   const HeaderTensor* stored;
-  uint64_t bytes;      // as stored; an alias has none of its own
-  uint64_t offset;     // in the file
+  uint64_t bytes;       // as stored; an alias has none of its own
+  uint64_t offset;      // in the file
+  uint32_t file;        // of those of the contents
+  bool lies_somewhere;  // as it is; else it is assembled, inflated or turned around when it is read
 };
 
 std::vector<Shown> Join(const InspectedFile& file) {
-  std::map<std::string_view, const HeaderTensor*> by_name;
-  for (const HeaderTensor& tensor : file.header.tensors) by_name[tensor.name] = &tensor;
   std::vector<Shown> shown;
-  for (const LogicalTensor& logical : file.tensors) {
-    const auto stored = by_name.find(logical.stored);
-    if (stored == by_name.end()) continue;   // LogicalTensors refuses that
-    shown.push_back({&logical, stored->second, logical.alias ? 0 : stored->second->bytes,
-                     stored->second->offset + (logical.alias ? logical.byte_offset : 0)});
+  for (const LogicalTensor& logical : file.tensors()) {
+    const HeaderTensor& stored = file.header().tensors[logical.stored_index];
+    const uint64_t offset = stored.offset + (logical.alias ? logical.byte_offset : 0);
+    Shown one{&logical, &stored, logical.alias ? 0 : stored.bytes, offset, 0, file.is_safetensors()};
+    if (!file.is_safetensors() && stored.bytes > 0) {
+      if (const std::vector<format::Extent> extents = file.contents->Locate(offset, 1); !extents.empty()) {
+        one.offset = extents[0].file_offset;
+        one.file = extents[0].file;
+        one.lies_somewhere = true;
+      }
+    }
+    shown.push_back(one);
   }
   return shown;
 }
 
-bool IsOurs(const InspectedFile& file) { return file.header.FindMetadata(format::kFormatKey) != nullptr; }
+bool IsOurs(const InspectedFile& file) {
+  return file.is_safetensors() && file.header().FindMetadata(format::kFormatKey) != nullptr;
+}
+
+std::string KindOf(const InspectedFile& file) {
+  return IsOurs(file) ? "neve-image" : std::string(format::Name(file.contents->kind()));
+}
 
 Json TensorJson(const InspectedFile& file, const Shown& shown) {
   Json json;
@@ -47,8 +59,8 @@ Json TensorJson(const InspectedFile& file, const Shown& shown) {
   json["shape"] = shown.logical->shape;
   json["strides"] = shown.logical->strides;
   json["bytes"] = shown.bytes;
-  json["file"] = file.path;
-  json["offset"] = shown.offset;
+  json["file"] = file.is_safetensors() ? file.path : file.contents->files()[shown.file];
+  json["offset"] = shown.lies_somewhere ? Json(shown.offset) : Json(nullptr);
   json["alias_of"] = shown.logical->alias ? Json(shown.logical->stored) : Json(nullptr);
   json["piece"] = nullptr;
   return json;
@@ -56,8 +68,9 @@ Json TensorJson(const InspectedFile& file, const Shown& shown) {
 
 Json MetadataJson(const InspectedFile& file) {
   Json json = Json::object();
-  for (const auto& [key, value] : file.header.metadata) {
-    const size_t end = value.find_last_not_of(' ');   // values stand padded to their capacity
+  for (const auto& [key, value] : file.header().metadata) {
+    if (!file.is_safetensors() && key.starts_with("neve.")) continue;  // ours, not the file's
+    const size_t end = value.find_last_not_of(' ');                    // values stand padded to their capacity
     json[key] = key == format::kValuesKey ? value.substr(0, end == std::string::npos ? 0 : end + 1) : value;
   }
   return json;
@@ -73,9 +86,12 @@ std::string Heading(const InspectedFile& file, const Console& console) {
     for (const auto& [name, value] : record.tags) text += absl::StrFormat(", %s=%s", Escaped(name), HumanTag(value));
     text += "\n";
   }
-  text += absl::StrFormat("  %s, %s; %s, header of %s\n", IsOurs(file) ? "image of neve" : "safetensors",
-                          Counted(file.tensors.size(), "tensor"), HumanBytes(file.header.file_bytes),
-                          HumanBytes(file.header.header_bytes));
+  text += absl::StrFormat(
+      "  %s, %s; %s", IsOurs(file) ? "image of neve" : KindOf(file), Counted(file.tensors().size(), "tensor"),
+      HumanBytes(file.is_safetensors() ? file.header().file_bytes : file.header().file_bytes - file.header().header_bytes));
+  if (file.is_safetensors()) text += absl::StrFormat(", header of %s", HumanBytes(file.header().header_bytes));
+  if (file.contents->files().size() > 1) text += absl::StrFormat(" in %s", Counted(file.contents->files().size(), "file"));
+  text += "\n";
   return text;
 }
 
@@ -88,15 +104,17 @@ std::string TensorTable(const std::vector<Shown>& tensors, const Console& consol
     const std::string name = Escaped(logical.name);
     rows.push_back({console.out_is_terminal() ? Shortened(name, name_width) : name, std::string(Name(logical.dtype)),
                     HumanShape(logical.shape), logical.alias ? "alias" : HumanBytes(shown.bytes),
-                    logical.alias ? "= " + Escaped(logical.stored) : std::to_string(shown.offset)});
+                    logical.alias          ? "= " + Escaped(logical.stored)
+                    : shown.lies_somewhere ? std::to_string(shown.offset)
+                                           : "-"});
   }
   return Table(rows, {3});
 }
 
 std::string MetadataText(const InspectedFile& file, const Console& console) {
   std::string text;
-  for (const auto& [key, value] : file.header.metadata) {
-    if (key.rfind("neve.", 0) == 0) continue;   // shown by the tree
+  for (const auto& [key, value] : file.header().metadata) {
+    if (key.rfind("neve.", 0) == 0) continue;  // shown by the tree
     const std::string shown = Escaped(value);
     text += absl::StrFormat("  %s: %s\n", Escaped(key), console.out_is_terminal() ? Shortened(shown, 200) : shown);
   }
@@ -124,14 +142,21 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
     all->notes.push_back(note);
   }
   if (console.json) {
-    all->files.push_back(path);
+    if (file.is_safetensors()) {
+      all->files.push_back(path);
+    } else {
+      for (const std::string& name : file.contents->files()) all->files.push_back(name);
+    }
     for (const Shown& shown : tensors) all->tensors.push_back(TensorJson(file, shown));
     for (const OpaqueLeaf& object : tree.objects) {
       all->objects.push_back({{"path", object.path}, {"type", object.type}, {"callable", nullptr}});
     }
+    for (const format::OpaqueObject& object : file.contents->opaque()) {
+      all->objects.push_back({{"path", object.path}, {"type", object.callable}, {"callable", object.callable}});
+    }
     all->trees.push_back(tree.json);
     if (all->metadata.empty()) all->metadata = MetadataJson(file);
-    all->kind += all->kind.empty() ? (IsOurs(file) ? "neve-image" : "safetensors") : "";
+    if (all->kind.empty()) all->kind = KindOf(file);
   }
   if (console.quiet) return absl::OkStatus();
   console.Out(Heading(file, console));
@@ -143,6 +168,10 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
   }
   for (const OpaqueLeaf& object : tree.objects) {
     console.Out(absl::StrFormat("object %s: a pickled %s, not opened\n", Escaped(object.path), Escaped(object.type)));
+  }
+  for (const format::OpaqueObject& object : file.contents->opaque()) {
+    console.Out(absl::StrFormat("object %s: would need %s, not called\n",
+                                object.path.empty() ? "(all of it)" : Escaped(object.path), Escaped(object.callable)));
   }
   console.Out(MetadataText(file, console));
   return absl::OkStatus();

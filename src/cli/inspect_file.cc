@@ -1,8 +1,5 @@
 #include "cli/inspect_file.h"
 
-#include <fcntl.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -13,22 +10,7 @@
 namespace neve::cli {
 namespace {
 
-constexpr uint64_t kFirstBytes = 512;   // enough to tell what a foreign file is
 constexpr std::string_view kImageSuffix = ".safetensors", kRecordSuffix = ".commit.json";
-
-std::string_view AsText(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-absl::StatusOr<std::vector<std::byte>> ReadHead(const os::File& file, uint64_t file_bytes) {
-  std::vector<std::byte> head(std::min(file_bytes, kFirstBytes));
-  NEVE_RETURN_IF_ERROR(os::ReadAt(file, 0, head));
-  NEVE_ASSIGN_OR_RETURN(const uint64_t needed, format::HeaderBytesNeeded(AsText(head), file_bytes));
-  const uint64_t have = std::min<uint64_t>(head.size(), needed);
-  head.resize(needed);
-  NEVE_RETURN_IF_ERROR(os::ReadAt(file, have, std::span(head).subspan(have)));
-  return head;
-}
 
 void ReadRecordBeside(InspectedFile* file) {
   if (!file->path.ends_with(kImageSuffix)) return;
@@ -74,30 +56,23 @@ absl::StatusOr<const SaveInfo*> ChooseSave(const ListReport& report, const std::
 }  // namespace
 
 absl::StatusOr<InspectedFile> InspectFile(const std::string& path, bool lenient) {
-  NEVE_ASSIGN_OR_RETURN(const os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));
-  NEVE_ASSIGN_OR_RETURN(const struct ::stat facts, os::StatOpen(file));
-  if (!S_ISREG(facts.st_mode)) return Unsupported(path + " is not a regular file");
-  const uint64_t file_bytes = static_cast<uint64_t>(facts.st_size);
-  absl::StatusOr<std::vector<std::byte>> head = ReadHead(file, file_bytes);
   InspectedFile inspected;
   inspected.path = path;
-  if (!head.ok()) {
+  absl::StatusOr<std::unique_ptr<format::Contents>> contents = format::OpenContents(path, {.lenient = lenient});
+  if (!contents.ok()) {
     ReadRecordBeside(&inspected);
-    if (inspected.record.has_value() && inspected.record->image_bytes != file_bytes) {   // an image it was, whatever it looks like
-      return Damaged(absl::StrFormat("%s: %d bytes expected by its record, %d found", path, inspected.record->image_bytes,
-                                     file_bytes));
+    const absl::StatusOr<struct ::stat> facts = os::Stat(path);
+    if (inspected.record.has_value() && facts.ok() && S_ISREG(facts->st_mode) &&
+        inspected.record->image_bytes != static_cast<uint64_t>(facts->st_size)) {  // an image it was, whatever it looks like
+      return Damaged(
+          absl::StrFormat("%s: %d bytes expected by its record, %d found", path, inspected.record->image_bytes, facts->st_size));
     }
-    const bool named = std::string(head.status().message()).find(path) != std::string::npos;
-    return named ? head.status() : Annotate(head.status(), path);
+    const bool named = std::string(contents.status().message()).find(path) != std::string::npos;
+    return named ? contents.status() : Annotate(contents.status(), path);
   }
-  absl::StatusOr<format::ImageHeader> header =
-      format::ParseImageHeader(AsText(*head), file_bytes, {.lenient = lenient, .notes = &inspected.notes});
-  if (!header.ok()) return Annotate(header.status(), path);
-  inspected.header = *std::move(header);
-  absl::StatusOr<std::vector<format::LogicalTensor>> tensors = format::LogicalTensors(inspected.header);
-  if (!tensors.ok()) return Annotate(tensors.status(), path);
-  inspected.tensors = *std::move(tensors);
-  ReadRecordBeside(&inspected);
+  inspected.contents = *std::move(contents);
+  inspected.notes.assign(inspected.contents->notes().begin(), inspected.contents->notes().end());
+  if (inspected.is_safetensors()) ReadRecordBeside(&inspected);
   return inspected;
 }
 
@@ -128,12 +103,18 @@ absl::StatusOr<InspectedPlace> FindFiles(const std::string& place, int64_t step)
       return Unsupported(absl::StrFormat("%s is a root of %d job folders; give one of them, such as %s", place,
                                          info.job_folders.size(), info.job_folders.front()));
     case PlaceKind::kRam:
-      return Unsupported("inspect reads files; `neve ls ram:` and `neve verify ram:` look at RAM, `neve recover` brings it to "
-                         "files");
+      return Unsupported(
+          "inspect reads files; `neve ls ram:` and `neve verify ram:` look at RAM, `neve recover` brings it to "
+          "files");
     case PlaceKind::kEmptyFolder:
       return Unsupported(absl::StrFormat("%s holds nothing of neve", place));
-    case PlaceKind::kForeign:
-      break;
+    case PlaceKind::kForeign: {
+      const absl::StatusOr<struct ::stat> facts = os::Stat(info.path);
+      if (!facts.ok() || !S_ISDIR(facts->st_mode)) break;
+      found.kind = "file";  // a folder that is one checkpoint of another kind
+      found.files.push_back(info.path);
+      return found;
+    }
   }
   return Unsupported(absl::StrFormat("%s is %s", place, info.what));
 }

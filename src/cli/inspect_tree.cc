@@ -181,11 +181,11 @@ class TreeShower : public format::TreeVisitor {
 }  // namespace
 
 absl::StatusOr<InspectedTree> ReadTree(const InspectedFile& file) {
-  const std::string* text = file.header.FindMetadata(format::kTreeKey);
+  const std::string* text = file.header().FindMetadata(format::kTreeKey);
   if (text == nullptr) return InspectedTree{};
   const bool shown = text->size() <= kTreeBytesMax;
   TreeShower shower;
-  if (absl::Status status = WalkTree(file.header, file.tensors, shown ? &shower : nullptr); !status.ok()) {
+  if (absl::Status status = WalkTree(file.header(), file.tensors(), shown ? &shower : nullptr); !status.ok()) {
     return Annotate(status, file.path);
   }
   InspectedTree tree = shower.Take();

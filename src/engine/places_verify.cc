@@ -9,6 +9,7 @@
 #include "engine/places_folder.h"
 #include "engine/places_ram.h"
 #include "engine/places_verify_image.h"
+#include "engine/verify_contents.h"
 #include "neve/places.h"
 #include "slot/slot.h"
 
@@ -250,6 +251,8 @@ class Verifier {
 
 absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress) {
   NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(place));
+  const bool one_checkpoint = info.kind == PlaceKind::kImageFile || info.kind == PlaceKind::kForeign;
+  if (one_checkpoint && engine::IsForeignContents(info.path)) return engine::VerifyContents(info.path, progress);
   VerifyReport report;
   Verifier verifier(&report, progress);
   bool found = step < 0;

@@ -54,7 +54,7 @@ def test_ST_09_names_are_escaped_for_terminals(neve, safetensors_file):
 @pytest.mark.parametrize("content, what", [
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 12345\n", "Git LFS"),
     (b"<!DOCTYPE html><html><body>not found</body></html>" * 4, "HTML"),
-    (b"PK\x03\x04" + bytes(100), "zip"),
+    (b"PK\x05\x06" + bytes(18), "zip"),
     (b"", "empty"),
     (b"abc", "3 bytes"),
     (b"1234567", "7 bytes"),
