@@ -11,8 +11,8 @@ namespace neve::format {
 namespace {
 
 absl::Status PastEnd(const ByteSource& source, uint64_t offset, uint64_t bytes) {
-  return Damaged(absl::StrFormat("%s: %d bytes wanted at byte %d, the file ends at %d", source.name(), bytes, offset,
-                                 source.size()));
+  return Damaged(
+      absl::StrFormat("%s: %d bytes wanted at byte %d, the file ends at %d", source.name(), bytes, offset, source.size()));
 }
 
 bool Fits(const ByteSource& source, uint64_t offset, uint64_t bytes) {
@@ -52,7 +52,7 @@ class MemorySource final : public ByteSource {
 }  // namespace
 
 absl::Status ByteSource::ReadText(uint64_t offset, uint64_t bytes, std::string* text) const {
-  if (!Fits(*this, offset, bytes)) return PastEnd(*this, offset, bytes);   // before anything is allocated
+  if (!Fits(*this, offset, bytes)) return PastEnd(*this, offset, bytes);  // before anything is allocated
   text->resize(bytes);
   return Read(offset, std::as_writable_bytes(std::span(*text)));
 }

@@ -21,10 +21,10 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual uint64_t size() const = 0;
-  virtual const std::string& name() const = 0;   // of the file, for messages
+  virtual const std::string& name() const = 0;  // of the file, for messages
   virtual absl::Status Read(uint64_t offset, std::span<std::byte> target) const = 0;
 
-  absl::Status ReadText(uint64_t offset, uint64_t bytes, std::string* text) const;   // replaces `text`
+  absl::Status ReadText(uint64_t offset, uint64_t bytes, std::string* text) const;  // replaces `text`
 };
 
 // A file as it was when it was opened: growth is not seen. Unsupported: not a regular file.

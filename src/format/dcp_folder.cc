@@ -23,7 +23,10 @@ constexpr std::string_view kMetadataName = ".metadata";
 class SliceSource final : public ByteSource {
  public:
   SliceSource(std::shared_ptr<const ByteSource> whole, uint64_t offset, uint64_t size)
-      : whole_(std::move(whole)), offset_(offset), size_(size), name_(absl::StrFormat("%s (from byte %d)", whole_->name(), offset)) {}
+      : whole_(std::move(whole)),
+        offset_(offset),
+        size_(size),
+        name_(absl::StrFormat("%s (from byte %d)", whole_->name(), offset)) {}
   uint64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }
   absl::Status Read(uint64_t offset, std::span<std::byte> target) const override {
@@ -43,10 +46,10 @@ class DcpOrigin final : public Origin {
  public:
   struct Tensor {
     DcpEntry entry;
-    std::vector<uint32_t> files;                  // of each piece
-    mutable std::vector<int64_t> data_offsets;    // of each piece's bytes in its file; < 0: not looked for yet
+    std::vector<uint32_t> files;                // of each piece
+    mutable std::vector<int64_t> data_offsets;  // of each piece's bytes in its file; < 0: not looked for yet
   };
-  Sources sources;   // of the files of the image
+  Sources sources;  // of the files of the image
   std::vector<Tensor> tensors;
 
   absl::Status ReadMade(uint64_t number, uint64_t offset, std::span<std::byte> target) const override {
@@ -75,9 +78,14 @@ class DcpOrigin final : public Origin {
           continue;
         }
         std::vector<ContentsProblem> inner;
-        NEVE_RETURN_IF_ERROR((*piece)->Check([&](uint64_t n) { if (progress) progress(done + n); }, &inner));
+        NEVE_RETURN_IF_ERROR((*piece)->Check(
+            [&](uint64_t n) {
+              if (progress) progress(done + n);
+            },
+            &inner));
         for (ContentsProblem& problem : inner) report(problem.structural, problem.offset, std::move(problem.message));
-        if (absl::StatusOr<uint64_t> data = DataOffset(tensor, p, **piece); !data.ok()) report(true, 0, std::string(data.status().message()));
+        if (absl::StatusOr<uint64_t> data = DataOffset(tensor, p, **piece); !data.ok())
+          report(true, 0, std::string(data.status().message()));
         done += place.bytes;
       }
     }
@@ -96,7 +104,8 @@ class DcpOrigin final : public Origin {
   // Where the elements of a piece lie in its file; they have to be what the metadata says.
   absl::StatusOr<uint64_t> DataOffset(const Tensor& tensor, size_t p, const Contents& piece) const {
     const DcpPiece& wanted = tensor.entry.pieces[p];
-    if (piece.tensors().size() != 1) return Damaged(absl::StrFormat("%s: a piece holds %d tensors", piece.files()[0], piece.tensors().size()));
+    if (piece.tensors().size() != 1)
+      return Damaged(absl::StrFormat("%s: a piece holds %d tensors", piece.files()[0], piece.tensors().size()));
     const LogicalTensor& found = piece.tensors()[0];
     if (found.dtype != tensor.entry.dtype || found.shape != wanted.sizes) {
       std::string shapes;
@@ -134,14 +143,14 @@ class DcpOrigin final : public Origin {
     const tensor::Dims& shape = tensor.entry.shape;
     const DcpPiece& piece = tensor.entry.pieces[p];
     const uint64_t item = ItemBytes(tensor.entry.dtype);
-    size_t outer = shape.size();   // dimensions before the run
+    size_t outer = shape.size();  // dimensions before the run
     uint64_t run = item;
     while (outer > 0) {
       --outer;
       run *= static_cast<uint64_t>(piece.sizes[outer]);
       if (piece.sizes[outer] != shape[outer]) break;
     }
-    std::vector<uint64_t> strides(shape.size());   // bytes in the tensor
+    std::vector<uint64_t> strides(shape.size());  // bytes in the tensor
     uint64_t step = item;
     for (size_t d = shape.size(); d-- > 0;) {
       strides[d] = step;
@@ -165,7 +174,10 @@ class DcpOrigin final : public Origin {
       uint64_t low = 0, high = rows;
       while (low < high) {
         const uint64_t middle = low + (high - low) / 2;
-        if (reached(middle)) high = middle; else low = middle + 1;
+        if (reached(middle))
+          high = middle;
+        else
+          low = middle + 1;
       }
       return low;
     };
@@ -180,7 +192,7 @@ class DcpOrigin final : public Origin {
       const uint64_t count = std::min(together, last - row);
       const uint64_t skip = std::max(offset, begin_of(row)) - begin_of(row);
       const uint64_t stop = std::min(end, begin_of(row + count - 1) + run) - begin_of(row + count - 1);
-      if (count == 1) {   // straight into place
+      if (count == 1) {  // straight into place
         NEVE_RETURN_IF_ERROR(source.Read(data + row * run + skip, target.subspan(begin_of(row) + skip - offset, stop - skip)));
         continue;
       }
@@ -195,7 +207,7 @@ class DcpOrigin final : public Origin {
     return absl::OkStatus();
   }
 
-  mutable sync::Mutex mutex_;   // of data_offsets
+  mutable sync::Mutex mutex_;  // of data_offsets
 };
 
 class DcpFolder {
@@ -214,7 +226,7 @@ class DcpFolder {
     Branch root;
     for (DcpEntry& entry : *entries) {
       NEVE_RETURN_IF_ERROR(CheckPlaces(entry));
-      if (!Insert(&entry, &root)) {   // two at one place: no nesting then
+      if (!Insert(&entry, &root)) {  // two at one place: no nesting then
         root = Branch();
         for (DcpEntry& flat : *entries) {
           flat.path = {{EscapeTextKey(flat.name)}};
@@ -281,7 +293,8 @@ class DcpFolder {
   }
 
   absl::Status Emit(const Branch& branch, const std::string& name, std::string* out) {
-    if (branch.leaf != nullptr) return branch.leaf->is_tensor ? EmitTensor(branch.leaf, name, out) : EmitBytes(*branch.leaf, name, out);
+    if (branch.leaf != nullptr)
+      return branch.leaf->is_tensor ? EmitTensor(branch.leaf, name, out) : EmitBytes(*branch.leaf, name, out);
     bool list = !branch.children.empty();
     for (size_t i = 0; i < branch.children.size(); ++i) list = list && branch.children[i].first.index == static_cast<int64_t>(i);
     out->append(list ? "{\"l\":[" : "{\"d\":[");
@@ -303,7 +316,8 @@ class DcpFolder {
 
   absl::Status EmitTensor(DcpEntry* entry, const std::string& name, std::string* out) {
     NEVE_ASSIGN_OR_RETURN(uint64_t bytes, tensor::ElementCount(entry->shape));
-    if (__builtin_mul_overflow(bytes, ItemBytes(entry->dtype), &bytes)) return Damaged(Quoted(entry->name) + ": its bytes overflow");
+    if (__builtin_mul_overflow(bytes, ItemBytes(entry->dtype), &bytes))
+      return Damaged(Quoted(entry->name) + ": its bytes overflow");
     DcpOrigin::Tensor made;
     for (const DcpPiece& piece : entry->pieces) {
       NEVE_ASSIGN_OR_RETURN(const uint32_t file, FileOf(piece.place));
@@ -312,11 +326,13 @@ class DcpFolder {
     made.data_offsets.assign(made.files.size(), -1);
     const uint32_t storage = maker_.AddStorage(bytes, {Backing::kMade, origin_->tensors.size()});
     std::string unique = name;
-    for (int number = 2; !names_.insert({unique, true}).second || unique == "__metadata__" || unique.starts_with("neve."); ++number) {
+    for (int number = 2; !names_.insert({unique, true}).second || unique == "__metadata__" || unique.starts_with("neve.");
+         ++number) {
       unique = absl::StrFormat("%s~#%d", name, number);
     }
     out->append(entry->gradient ? "{\"T\":1,\"grad\":1}" : "{\"T\":1}");
-    NEVE_RETURN_IF_ERROR(maker_.AddTensor({unique, entry->dtype, entry->shape, tensor::ContiguousStrides(entry->shape), storage, 0}));
+    NEVE_RETURN_IF_ERROR(
+        maker_.AddTensor({unique, entry->dtype, entry->shape, tensor::ContiguousStrides(entry->shape), storage, 0}));
     made.entry = std::move(*entry);
     origin_->tensors.push_back(std::move(made));
     return absl::OkStatus();
@@ -368,8 +384,8 @@ class DcpFolder {
   ImageMaker maker_;
   std::shared_ptr<DcpOrigin> origin_ = std::make_shared<DcpOrigin>();
   std::vector<std::string> files_;
-  std::map<std::string, uint32_t> numbers_;   // of files
-  std::map<std::string, bool> names_;         // of tensors
+  std::map<std::string, uint32_t> numbers_;  // of files
+  std::map<std::string, bool> names_;        // of tensors
   std::string values_;
 };
 

@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kPathPartsMax = 100;
 
 bool LeavesFolder(std::string_view path) {
-  if (path.empty() || path.front() == '/' || path.find('\0') != std::string_view::npos || path.find('\\') != std::string_view::npos) {
+  if (path.empty() || path.front() == '/' || path.find('\0') != std::string_view::npos ||
+      path.find('\\') != std::string_view::npos) {
     return true;
   }
   for (std::string_view rest = path; !rest.empty();) {
@@ -44,7 +45,8 @@ class MetadataReader {
       if (graph_.kind(pairs[i]) != PickleKind::kText) return Damaged("the name of an entry is no text");
       DcpEntry entry;
       entry.name = graph_.Bytes(pairs[i]);
-      if (absl::Status status = ReadEntry(pairs[i + 1], &entry); !status.ok()) return Annotate(status, "entry " + Quoted(entry.name));
+      if (absl::Status status = ReadEntry(pairs[i + 1], &entry); !status.ok())
+        return Annotate(status, "entry " + Quoted(entry.name));
       all.push_back(std::move(entry));
     }
     return all;
@@ -90,19 +92,22 @@ class MetadataReader {
   absl::Status ReadPlaces(PickleNode places) {
     const std::span<const PickleNode> pairs = graph_.Items(places);
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
-      const PickleNode fqn = Field(pairs[i], "fqn"), offset = Field(pairs[i], "offset"), path = Field(pairs[i + 1], "relative_path");
+      const PickleNode fqn = Field(pairs[i], "fqn"), offset = Field(pairs[i], "offset"),
+                       path = Field(pairs[i + 1], "relative_path");
       std::pair<std::string, tensor::Dims> key;
       DcpPlace place;
       const bool good = graph_.kind(fqn) == PickleKind::kText && graph_.kind(path) == PickleKind::kText &&
                         (offset == 0 || Dims(offset, &key.second)) && Number(Field(pairs[i + 1], "offset"), &place.offset) &&
                         Number(Field(pairs[i + 1], "length"), &place.bytes);
-      if (!good) return Damaged(absl::StrFormat("place %d of storage_data has other fields than fqn, path, offset and length", i / 2));
+      if (!good)
+        return Damaged(absl::StrFormat("place %d of storage_data has other fields than fqn, path, offset and length", i / 2));
       if (graph_.kind(Field(pairs[i + 1], "transform_descriptors")) != PickleKind::kNone) {
         return Unsupported(absl::StrFormat("%s is stored transformed", Quoted(graph_.Bytes(fqn))));
       }
       place.file = graph_.Bytes(path);
       if (LeavesFolder(place.file)) {
-        return Damaged(absl::StrFormat("%s is said to lie in %s, which is outside of the folder", Quoted(graph_.Bytes(fqn)), Quoted(place.file)));
+        return Damaged(absl::StrFormat("%s is said to lie in %s, which is outside of the folder", Quoted(graph_.Bytes(fqn)),
+                                       Quoted(place.file)));
       }
       key.first = graph_.Bytes(fqn);
       places_[std::move(key)] = std::move(place);
@@ -154,7 +159,7 @@ class MetadataReader {
           piece.offset.size() != entry->shape.size() || piece.sizes.size() != entry->shape.size()) {
         return Damaged("a chunk's offsets or sizes do not fit its shape");
       }
-      if (std::find(piece.sizes.begin(), piece.sizes.end(), 0) != piece.sizes.end()) continue;   // of a rank without rows
+      if (std::find(piece.sizes.begin(), piece.sizes.end(), 0) != piece.sizes.end()) continue;  // of a rank without rows
       const auto place = places_.find({entry->name, piece.offset});
       if (place == places_.end()) return Damaged("storage_data does not say where a piece of it lies");
       piece.place = place->second;
@@ -172,7 +177,8 @@ class MetadataReader {
       dtype = graph_.Items(state)[0];
       gradient = graph_.Items(state)[2];
     }
-    if (graph_.kind(dtype) != PickleKind::kGlobal || graph_.Global(dtype).module != "torch") return Damaged("its dtype is none of torch");
+    if (graph_.kind(dtype) != PickleKind::kGlobal || graph_.Global(dtype).module != "torch")
+      return Damaged("its dtype is none of torch");
     const std::optional<DType> known = TorchDType(graph_.Global(dtype).name);
     if (!known) return Unsupported(absl::StrFormat("its dtype is %s, which neve has not", graph_.Global(dtype).FullName()));
     entry->dtype = *known;
@@ -199,11 +205,12 @@ class MetadataReader {
         }
       }
       NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(piece.sizes));
-      covered += elements;   // at most as many as the shape has, each: overflow would take 2^20 pieces of 2^44
+      covered += elements;  // at most as many as the shape has, each: overflow would take 2^20 pieces of 2^44
       if (covered > wanted) break;
     }
     NEVE_RETURN_IF_ERROR(CheckOverlap(entry));
-    if (covered != wanted) return Damaged(absl::StrFormat("its pieces leave a hole: they hold %d elements of %d", covered, wanted));
+    if (covered != wanted)
+      return Damaged(absl::StrFormat("its pieces leave a hole: they hold %d elements of %d", covered, wanted));
     return absl::OkStatus();
   }
 
@@ -222,7 +229,8 @@ class MetadataReader {
     }
     std::vector<const DcpPiece*> order, open;
     for (const DcpPiece& piece : entry.pieces) order.push_back(&piece);
-    std::sort(order.begin(), order.end(), [&](const DcpPiece* a, const DcpPiece* b) { return a->offset[axis] < b->offset[axis]; });
+    std::sort(order.begin(), order.end(),
+              [&](const DcpPiece* a, const DcpPiece* b) { return a->offset[axis] < b->offset[axis]; });
     uint64_t compared = 0;
     for (const DcpPiece* piece : order) {
       std::erase_if(open, [&](const DcpPiece* other) { return other->offset[axis] + other->sizes[axis] <= piece->offset[axis]; });
@@ -231,7 +239,8 @@ class MetadataReader {
       for (const DcpPiece* other : open) {
         bool apart = false;
         for (size_t d = 0; d < entry.shape.size() && !apart; ++d) {
-          apart = piece->offset[d] + piece->sizes[d] <= other->offset[d] || other->offset[d] + other->sizes[d] <= piece->offset[d];
+          apart =
+              piece->offset[d] + piece->sizes[d] <= other->offset[d] || other->offset[d] + other->sizes[d] <= piece->offset[d];
         }
         if (!apart) return Damaged(absl::StrFormat("its pieces overlap: %s and %s", Box(*other), Box(*piece)));
       }
@@ -242,7 +251,7 @@ class MetadataReader {
 
   const PickleGraph& graph_;
   PickleValues values_;
-  std::map<std::pair<std::string, tensor::Dims>, DcpPlace> places_;   // by name and offset
+  std::map<std::pair<std::string, tensor::Dims>, DcpPlace> places_;  // by name and offset
   std::map<std::string, std::vector<DcpPathPart>> paths_;
 };
 

@@ -15,7 +15,7 @@
 namespace neve::format {
 
 struct DcpPlace {
-  std::string file;         // relative to the folder, and inside of it
+  std::string file;  // relative to the folder, and inside of it
   uint64_t offset = 0, bytes = 0;
 };
 
@@ -25,19 +25,19 @@ struct DcpPiece {
 };
 
 struct DcpPathPart {
-  std::string key;          // of a dictionary, escaped
-  int64_t index = -1;       // of a list, where it is not negative
+  std::string key;     // of a dictionary, escaped
+  int64_t index = -1;  // of a list, where it is not negative
 };
 
 struct DcpEntry {
-  std::string name;                  // as the checkpoint has it, dotted
-  std::vector<DcpPathPart> path;     // where it stood in the state; one part when that is not known
+  std::string name;               // as the checkpoint has it, dotted
+  std::vector<DcpPathPart> path;  // where it stood in the state; one part when that is not known
   bool is_tensor = false;
   DType dtype = DType::kU8;
   bool gradient = false;
   tensor::Dims shape;
-  std::vector<DcpPiece> pieces;      // of a tensor; they cover it, none overlaps another
-  DcpPlace place;                    // of anything else
+  std::vector<DcpPiece> pieces;  // of a tensor; they cover it, none overlaps another
+  DcpPlace place;                // of anything else
 };
 
 // Damaged: fields missing or of other types, pieces that overlap, leave holes or reach out, paths that leave the folder.

@@ -26,13 +26,17 @@ constexpr size_t kShownMax = 8;
 class ShardOrigin final : public Origin {
  public:
   std::vector<std::unique_ptr<Contents>> shards;
-  uint32_t first_file = 0;   // of the shards, among the files of the image
+  uint32_t first_file = 0;  // of the shards, among the files of the image
 
   absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const override {
     uint64_t before = 0;
     for (size_t i = 0; i < shards.size(); ++i) {
       const size_t known = problems->size();
-      NEVE_RETURN_IF_ERROR(shards[i]->Check([&](uint64_t done) { if (progress) progress(before + done); }, problems));
+      NEVE_RETURN_IF_ERROR(shards[i]->Check(
+          [&](uint64_t done) {
+            if (progress) progress(before + done);
+          },
+          problems));
       for (size_t p = known; p < problems->size(); ++p) (*problems)[p].file = first_file + static_cast<uint32_t>(i);
       before += shards[i]->image_bytes();
     }
@@ -47,7 +51,8 @@ class ShardedFolder {
   OpenedContents OpenIndexed(const std::string& index_name) {
     const std::string index_path = os::JoinPath(folder_, index_name);
     NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const ByteSource> index, OpenFileSource(index_path));
-    if (index->size() > kIndexBytesMax) return Damaged(absl::StrFormat("%s has %d bytes, which no index has", index_path, index->size()));
+    if (index->size() > kIndexBytesMax)
+      return Damaged(absl::StrFormat("%s has %d bytes, which no index has", index_path, index->size()));
     std::string text;
     NEVE_RETURN_IF_ERROR(index->ReadText(0, index->size(), &text));
     if (absl::Status status = ReadIndex(text); !status.ok()) return Annotate(status, index_path);
@@ -64,9 +69,11 @@ class ShardedFolder {
       NEVE_RETURN_IF_ERROR(Add(shard, *place->second));
     }
     for (size_t shard = 0; shard < names_.size(); ++shard) {
-      const size_t listed = static_cast<size_t>(std::count_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.second == shard; }));
+      const size_t listed =
+          static_cast<size_t>(std::count_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.second == shard; }));
       if (tensors_[shard].size() > listed) {
-        maker_.AddNote(absl::StrFormat("%s holds %d tensors that the index does not list", names_[shard], tensors_[shard].size() - listed));
+        maker_.AddNote(
+            absl::StrFormat("%s holds %d tensors that the index does not list", names_[shard], tensors_[shard].size() - listed));
       }
     }
     return Finish();
@@ -80,7 +87,8 @@ class ShardedFolder {
       for (const HeaderTensor& tensor : origin_->shards[shard]->header().tensors) {
         const auto [at, fresh] = owner.emplace(tensor.name, shard);
         if (!fresh) {
-          return Damaged(absl::StrFormat("%s: tensor %s is in %s and in %s", folder_, Quoted(tensor.name), names_[at->second], names_[shard]));
+          return Damaged(absl::StrFormat("%s: tensor %s is in %s and in %s", folder_, Quoted(tensor.name), names_[at->second],
+                                         names_[shard]));
         }
         NEVE_RETURN_IF_ERROR(Add(static_cast<uint32_t>(shard), tensor));
       }
@@ -103,7 +111,8 @@ class ShardedFolder {
           if (!in.EnterObject()) break;
           while (in.NextKey(&name) && in.String(&file)) {
             if (!IsPlainName(file)) {
-              return Damaged(absl::StrFormat("tensor %s is said to lie in %s, which is outside of the folder", Quoted(name), Quoted(file)));
+              return Damaged(
+                  absl::StrFormat("tensor %s is said to lie in %s, which is outside of the folder", Quoted(name), Quoted(file)));
             }
             const auto [at, fresh] = number.emplace(file, static_cast<uint32_t>(names_.size()));
             if (fresh) names_.push_back(file);
@@ -147,12 +156,14 @@ class ShardedFolder {
     size_t count = 0;
     for (uint32_t shard = 0; shard < names_.size(); ++shard) {
       if (os::Exists(os::JoinPath(folder_, names_[shard]))) continue;
-      const auto tensors = std::count_if(weights_.begin(), weights_.end(), [&](const auto& weight) { return weight.second == shard; });
-      if (count++ < kShownMax) missing += absl::StrFormat("%s%s (%d tensors)", missing.empty() ? "" : ", ", names_[shard], tensors);
+      const auto tensors =
+          std::count_if(weights_.begin(), weights_.end(), [&](const auto& weight) { return weight.second == shard; });
+      if (count++ < kShownMax)
+        missing += absl::StrFormat("%s%s (%d tensors)", missing.empty() ? "" : ", ", names_[shard], tensors);
     }
     if (count > 0) {
-      return Damaged(absl::StrFormat("%s: %d of %d files that the index names are missing: %s%s", folder_, count, names_.size(), missing,
-                                     count > kShownMax ? ", .." : ""));
+      return Damaged(absl::StrFormat("%s: %d of %d files that the index names are missing: %s%s", folder_, count, names_.size(),
+                                     missing, count > kShownMax ? ", .." : ""));
     }
     NEVE_ASSIGN_OR_RETURN(const std::vector<os::DirectoryEntry> entries, os::ListDirectory(folder_));
     for (const os::DirectoryEntry& entry : entries) {
@@ -185,9 +196,9 @@ class ShardedFolder {
   }
 
   absl::Status Add(uint32_t shard, const HeaderTensor& tensor) {
-    if (IsHiddenName(tensor.name)) return absl::OkStatus();   // of an image of neve among them: no tensor of the user's
+    if (IsHiddenName(tensor.name)) return absl::OkStatus();  // of an image of neve among them: no tensor of the user's
     ImageMaker::Tensor added{tensor.name, tensor.dtype, tensor.shape, {}, 0, 0};
-    if (tensor.dtype == DType::kF4E2M1x2) added.shape.back() /= 2;   // the header counts values, we count pairs
+    if (tensor.dtype == DType::kF4E2M1x2) added.shape.back() /= 2;  // the header counts values, we count pairs
     added.strides = tensor::ContiguousStrides(added.shape);
     added.storage = maker_.AddStorage(tensor.bytes, {origin_->first_file + shard, tensor.offset});
     return maker_.AddTensor(std::move(added));
@@ -201,10 +212,10 @@ class ShardedFolder {
   std::string folder_;
   const ContentsOptions& options_;
   ImageMaker maker_;
-  std::vector<std::string> names_;                                              // of the shards
-  std::vector<std::pair<std::string, uint32_t>> weights_;                       // tensor, shard; in the index's order
+  std::vector<std::string> names_;                         // of the shards
+  std::vector<std::pair<std::string, uint32_t>> weights_;  // tensor, shard; in the index's order
   std::map<std::string, std::string> metadata_;
-  std::vector<std::unordered_map<std::string_view, const HeaderTensor*>> tensors_;   // of each shard
+  std::vector<std::unordered_map<std::string_view, const HeaderTensor*>> tensors_;  // of each shard
   std::vector<std::string> files_;
   Sources sources_;
   std::shared_ptr<ShardOrigin> origin_ = std::make_shared<ShardOrigin>();
@@ -226,7 +237,8 @@ OpenedContents OpenFolder(const std::string& path, const ContentsOptions& option
     if (entry.name.ends_with(kSuffix)) files.push_back(entry.name);
   }
   if (indexes.size() > 1) {
-    return Unsupported(absl::StrFormat("%s holds %d indexes (%s, %s, ..); give a folder with one", path, indexes.size(), indexes[0], indexes[1]));
+    return Unsupported(absl::StrFormat("%s holds %d indexes (%s, %s, ..); give a folder with one", path, indexes.size(),
+                                       indexes[0], indexes[1]));
   }
   if (indexes.size() == 1) return OpenHuggingFace(path, indexes[0], options);
   if (!files.empty()) return ShardedFolder(path, options).OpenAll(std::move(files));

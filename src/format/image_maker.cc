@@ -33,9 +33,9 @@ bool IsRowMajor(const tensor::Dims& shape, const tensor::Dims& strides) {
 
 // One entry of the header.
 struct ImageMaker::Entry {
-  HeaderTensor header;         // offset: within the data
+  HeaderTensor header;  // offset: within the data
   uint64_t alignment;
-  uint32_t storage;            // kNone: an empty tensor
+  uint32_t storage;  // kNone: an empty tensor
 };
 
 absl::Status Origin::ReadMade(uint64_t number, uint64_t, std::span<std::byte>) const {
@@ -88,7 +88,8 @@ std::string ImageMaker::FirstTensorOf(uint32_t storage) const {
 bool ImageMaker::Covers(const Tensor& tensor) const {
   if (tensor.byte_offset != 0 || !IsRowMajor(tensor.shape, tensor.strides)) return false;
   uint64_t bytes = ItemBytes(tensor.dtype);
-  for (const int64_t extent : tensor.shape) bytes *= static_cast<uint64_t>(extent);   // within the storage, or it would not be here
+  for (const int64_t extent : tensor.shape)
+    bytes *= static_cast<uint64_t>(extent);  // within the storage, or it would not be here
   return bytes == storages_[tensor.storage].bytes;
 }
 
@@ -101,7 +102,7 @@ void ImageMaker::ChooseOwners() {
     if (Covers(tensor) && (storage.owner == kNone || tensor.name < tensors_[storage.owner].name)) storage.owner = i;
   }
   uint32_t base_count = 0;
-  for (const Tensor& tensor : tensors_) {   // bases are numbered in the order of the tree
+  for (const Tensor& tensor : tensors_) {  // bases are numbered in the order of the tree
     if (IsEmpty(tensor.shape)) continue;
     Storage& storage = storages_[tensor.storage];
     if (storage.owner == kNone && storage.base_number == kNone) storage.base_number = base_count++;
@@ -119,7 +120,7 @@ std::vector<ImageMaker::Entry> ImageMaker::MakeEntries() {
     HeaderTensor header{tensor.name, named ? tensor.dtype : DType::kU8, tensor.shape, 0,
                         empty ? 0 : storages_[tensor.storage].bytes};
     if (!named) header.shape.push_back(static_cast<int64_t>(ItemBytes(tensor.dtype)));
-    if (tensor.dtype == DType::kF4E2M1x2) {   // the header counts values, we count pairs
+    if (tensor.dtype == DType::kF4E2M1x2) {  // the header counts values, we count pairs
       if (header.shape.empty()) header.shape.push_back(1);
       header.shape.back() *= 2;
     }
@@ -129,13 +130,15 @@ std::vector<ImageMaker::Entry> ImageMaker::MakeEntries() {
   for (uint32_t s = 0; s < storages_.size(); ++s) {
     if (storages_[s].base_number != kNone) bases.push_back(s);
   }
-  std::sort(bases.begin(), bases.end(), [&](uint32_t a, uint32_t b) { return storages_[a].base_number < storages_[b].base_number; });
+  std::sort(bases.begin(), bases.end(),
+            [&](uint32_t a, uint32_t b) { return storages_[a].base_number < storages_[b].base_number; });
   const auto hidden = [&](std::string name, uint32_t s, uint64_t alignment) {
     const uint64_t bytes = storages_[s].bytes;
-    while (bytes % alignment != 0) alignment /= 2;   // what follows it must stay aligned
+    while (bytes % alignment != 0) alignment /= 2;  // what follows it must stay aligned
     entries.push_back({{std::move(name), DType::kU8, {static_cast<int64_t>(bytes)}, 0, bytes}, alignment, s});
   };
-  for (const uint32_t s : bases) hidden(absl::StrFormat("%s%d", kBasePrefix, storages_[s].base_number), s, storages_[s].alignment);
+  for (const uint32_t s : bases)
+    hidden(absl::StrFormat("%s%d", kBasePrefix, storages_[s].base_number), s, storages_[s].alignment);
   for (uint32_t i = 0; i < blobs_.size(); ++i) hidden(absl::StrFormat("%s%d", kBlobPrefix, i), blobs_[i], 1);
   return entries;
 }
@@ -176,7 +179,7 @@ std::string ImageMaker::TreeText() const {
     const bool empty = IsEmpty(tensor.shape);
     const Storage& storage = storages_[tensor.storage];
     if (empty || storage.owner == i) {
-      if (tensor.dtype == DType::kF4E2M1x2 && tensor.shape.empty()) {   // a scalar pair, for which the header needs a dimension
+      if (tensor.dtype == DType::kF4E2M1x2 && tensor.shape.empty()) {  // a scalar pair, for which the header needs a dimension
         name_key(tensor.name, &strided);
         strided += "[[],[]]";
       }
@@ -191,8 +194,9 @@ std::string ImageMaker::TreeText() const {
     aliases.push_back(',');
     AppendJsonString(tensor.name, &aliases);
     aliases.push_back(',');
-    AppendJsonString(storage.owner != kNone ? tensors_[storage.owner].name : absl::StrFormat("%s%d", kBasePrefix, storage.base_number),
-                     &aliases);
+    AppendJsonString(
+        storage.owner != kNone ? tensors_[storage.owner].name : absl::StrFormat("%s%d", kBasePrefix, storage.base_number),
+        &aliases);
     aliases.push_back(',');
     AppendNumber(tensor.byte_offset, &aliases);
     aliases.push_back(',');
@@ -231,7 +235,8 @@ absl::StatusOr<std::unique_ptr<Contents>> ImageMaker::Make(ContentsKind kind, st
     if (entry.header.bytes > 0) placed.push_back({entry.header.offset, entry.header.bytes, storages_[entry.storage].backing});
     header.tensors.push_back(std::move(entry.header));
   }
-  std::sort(placed.begin(), placed.end(), [](const PlacedBytes& a, const PlacedBytes& b) { return a.image_offset < b.image_offset; });
+  std::sort(placed.begin(), placed.end(),
+            [](const PlacedBytes& a, const PlacedBytes& b) { return a.image_offset < b.image_offset; });
   absl::StatusOr<std::string> text = EncodeImageHeader(header);
   if (!text.ok()) return Annotate(text.status(), files.front());
   return VirtualContents::Make({kind, std::move(files), std::move(sources), std::move(origin), *std::move(text), data_bytes,

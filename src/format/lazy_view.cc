@@ -28,7 +28,7 @@ class ElementReader {
 
  private:
   const ReadBytes& read_;
-  uint64_t end_;   // of the view
+  uint64_t end_;  // of the view
   std::vector<std::byte> block_;
   uint64_t block_offset_ = 0;
 };
@@ -47,10 +47,18 @@ void NegateInteger(std::byte* word, uint32_t bytes) {
 
 bool IsFloating(DType dtype) {
   switch (dtype) {
-    case DType::kF16: case DType::kBF16: case DType::kF32: case DType::kF64: case DType::kC32: case DType::kC64: case DType::kC128:
-    case DType::kF8E5M2: case DType::kF8E4M3:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kC32:
+    case DType::kC64:
+    case DType::kC128:
+    case DType::kF8E5M2:
+    case DType::kF8E4M3:
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 

@@ -13,9 +13,9 @@
 namespace neve::format {
 
 struct LazyView {
-  DType dtype;                    // conjugated: complex
-  tensor::Dims shape, strides;    // in elements
-  uint64_t byte_offset;           // of the first element in the storage
+  DType dtype;                  // conjugated: complex
+  tensor::Dims shape, strides;  // in elements
+  uint64_t byte_offset;         // of the first element in the storage
   bool conjugated, negated;
 };
 

@@ -10,7 +10,7 @@ namespace neve::format {
 namespace {
 
 constexpr size_t kRankMax = 64;
-constexpr std::string_view kKinds = "biufcSUMm";   // whose bytes are all there is to them
+constexpr std::string_view kKinds = "biufcSUMm";  // whose bytes are all there is to them
 
 class HeaderReader {
  public:
@@ -81,7 +81,7 @@ class HeaderReader {
       const auto [stop, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), extent);
       if (error != std::errc() || extent < 0 || shape->size() == kRankMax) return false;
       at_ = static_cast<size_t>(stop - text_.data());
-      Word("L");   // Python 2
+      Word("L");  // Python 2
       shape->push_back(extent);
       if (!Take(',')) return Take(')');
     }
@@ -113,13 +113,14 @@ class HeaderReader {
     }
     const char order = text[0] == '=' ? '<' : text[0];
     uint64_t size = 0;
-    if ((order != '<' && order != '>' && order != '|') || text.size() < 3 || kKinds.find(text[1]) == std::string_view::npos) return false;
+    if ((order != '<' && order != '>' && order != '|') || text.size() < 3 || kKinds.find(text[1]) == std::string_view::npos)
+      return false;
     const auto [stop, error] = std::from_chars(text.data() + 2, text.data() + text.size(), size);
     const std::string_view unit(stop, static_cast<size_t>(text.data() + text.size() - stop));
     if (error != std::errc() || size > (1u << 30) || (text[1] == 'U' && size > (1u << 28))) return false;
     const bool dated = text[1] == 'M' || text[1] == 'm';
     if (!unit.empty() && !(dated && unit.size() <= 18 && unit.front() == '[' && unit.back() == ']')) return false;
-    if (size == 0) return true;   // texts of no length: there is nothing to store
+    if (size == 0) return true;  // texts of no length: there is nothing to store
     header->item_bytes = size * (text[1] == 'U' ? 4 : 1);
     header->dtype = absl::StrFormat("%c%s", size == 1 && text[1] != 'U' ? '|' : order, text.substr(1));
     return true;
@@ -132,7 +133,8 @@ class HeaderReader {
 }  // namespace
 
 absl::StatusOr<uint64_t> NpyHeaderBytes(std::string_view first_bytes) {
-  if (first_bytes.size() < kNpyFixedBytes || !first_bytes.starts_with(kNpyMagic)) return Damaged("truncated: the header of an array");
+  if (first_bytes.size() < kNpyFixedBytes || !first_bytes.starts_with(kNpyMagic))
+    return Damaged("truncated: the header of an array");
   const auto byte = [&](size_t at) { return uint64_t{static_cast<unsigned char>(first_bytes[at])}; };
   const uint64_t version = byte(6);
   if (version < 1 || version > 3) return Unsupported(absl::StrFormat("an array in version %d of NumPy's format", version));

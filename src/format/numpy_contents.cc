@@ -20,7 +20,8 @@ absl::StatusOr<NpyHeader> ReadHeader(const ReadBytes& read, uint64_t available) 
   std::string head(std::min(available, kNpyFixedBytes), '\0');
   NEVE_RETURN_IF_ERROR(read(0, std::as_writable_bytes(std::span(head))));
   NEVE_ASSIGN_OR_RETURN(const uint64_t bytes, NpyHeaderBytes(head));
-  if (bytes > available) return Damaged(absl::StrFormat("truncated: the header of an array has %d bytes, %d are there", bytes, available));
+  if (bytes > available)
+    return Damaged(absl::StrFormat("truncated: the header of an array has %d bytes, %d are there", bytes, available));
   head.resize(bytes);
   NEVE_RETURN_IF_ERROR(read(0, std::as_writable_bytes(std::span(head))));
   return ParseNpyHeader(head);
@@ -45,7 +46,7 @@ absl::Status AddArray(const NpyHeader& header, std::string name, uint32_t storag
     int64_t step = 1;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
       tensor.strides[i] = step;
-      step *= std::max<int64_t>(tensor.shape[i], 1);   // ElementCount has bounded the product; of an empty array nothing is read
+      step *= std::max<int64_t>(tensor.shape[i], 1);  // ElementCount has bounded the product; of an empty array nothing is read
     }
   }
   if (const std::optional<DType> dtype = NumpyDType(header.dtype)) {
@@ -53,7 +54,8 @@ absl::Status AddArray(const NpyHeader& header, std::string name, uint32_t storag
     *node = "{\"T\":1,\"np\":1}";
   } else {
     for (int64_t& stride : tensor.strides) {
-      if (__builtin_mul_overflow(stride, static_cast<int64_t>(header.item_bytes), &stride)) return Damaged("its strides overflow");
+      if (__builtin_mul_overflow(stride, static_cast<int64_t>(header.item_bytes), &stride))
+        return Damaged("its strides overflow");
     }
     tensor.shape.push_back(static_cast<int64_t>(header.item_bytes));
     tensor.strides.push_back(1);
@@ -130,7 +132,7 @@ OpenedContents OpenNpz(std::shared_ptr<const ByteSource> source, ZipDirectory di
     if (!header.ok()) return Annotate(header.status(), where);
     std::string text(entry.name.substr(0, entry.name.size() - kSuffix.size()));
     std::string name = EscapeTextKey(text), node;
-    if (name == "__metadata__" || name.starts_with("neve.")) name += "~#2";   // reserved
+    if (name == "__metadata__" || name.starts_with("neve.")) name += "~#2";  // reserved
     if (const std::string why = WhyNot(*header); !why.empty()) {
       maker.AddOpaque({name, why});
       node = "{\"o\":\"opaque\",\"q\":\"" + why + "\",\"c\":[]}";

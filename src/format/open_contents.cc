@@ -12,14 +12,22 @@ namespace neve::format {
 
 std::string_view Name(ContentsKind kind) {
   switch (kind) {
-    case ContentsKind::kSafetensors: return "safetensors";
-    case ContentsKind::kTorchZip: return "torch zip";
-    case ContentsKind::kTorchLegacy: return "torch legacy";
-    case ContentsKind::kTorchTar: return "torch tar";
-    case ContentsKind::kHuggingFace: return "huggingface";
-    case ContentsKind::kDcp: return "dcp";
-    case ContentsKind::kNpz: return "npz";
-    case ContentsKind::kNpy: return "npy";
+    case ContentsKind::kSafetensors:
+      return "safetensors";
+    case ContentsKind::kTorchZip:
+      return "torch zip";
+    case ContentsKind::kTorchLegacy:
+      return "torch legacy";
+    case ContentsKind::kTorchTar:
+      return "torch tar";
+    case ContentsKind::kHuggingFace:
+      return "huggingface";
+    case ContentsKind::kDcp:
+      return "dcp";
+    case ContentsKind::kNpz:
+      return "npz";
+    case ContentsKind::kNpy:
+      return "npy";
   }
   return "?";
 }
@@ -39,7 +47,7 @@ OpenedContents OpenZip(std::shared_ptr<const ByteSource> source, const ContentsO
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Contents>> OpenContents(const std::string& path, const ContentsOptions& options) {
-  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));   // a pipe is not waited for
+  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));  // a pipe is not waited for
   NEVE_ASSIGN_OR_RETURN(const struct ::stat facts, os::StatOpen(file));
   if (S_ISDIR(facts.st_mode)) return OpenFolder(path, options);
   NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const ByteSource> source, OpenFileSource(path));

@@ -44,7 +44,7 @@ std::string PickleGraph::CallableName(PickleNode call) const {
     name += "the result of ";
     callable = Call(callable).callable;
   }
-  if (kind(callable) == PickleKind::kPersistent) {   // ('module', class, file, source): how old streams kept a class's source
+  if (kind(callable) == PickleKind::kPersistent) {  // ('module', class, file, source): how old streams kept a class's source
     const PickleNode id = PersistentId(callable);
     if (kind(id) == PickleKind::kTuple && Items(id).size() > 1 && IsText(Items(id)[0], "module")) callable = Items(id)[1];
   }

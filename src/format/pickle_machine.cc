@@ -15,9 +15,9 @@ namespace neve::format {
 namespace {
 
 constexpr uint64_t kFetchBytes = 256u << 10;
-constexpr uint64_t kLineBytesMax = 16u << 20;      // of an argument that ends with its line
-constexpr uint64_t kSparseMemoMax = 1u << 20;      // memo places out of order
-constexpr int64_t kSmallIntegers = 256;            // shared nodes, as Python shares them
+constexpr uint64_t kLineBytesMax = 16u << 20;  // of an argument that ends with its line
+constexpr uint64_t kSparseMemoMax = 1u << 20;  // memo places out of order
+constexpr int64_t kSmallIntegers = 256;        // shared nodes, as Python shares them
 
 }  // namespace
 
@@ -53,8 +53,9 @@ class PickleMachine {
   bool Fail(const std::string& what) {
     if (status_.ok()) {
       const bool printable = opcode_ > ' ' && opcode_ < 0x7f;
-      status_ = Damaged(absl::StrFormat("%s: the pickle is malformed at byte %d (opcode %s): %s", source_.name(), begin_ + opcode_at_,
-                                        printable ? absl::StrFormat("'%c'", opcode_) : absl::StrFormat("0x%02x", opcode_), what));
+      status_ =
+          Damaged(absl::StrFormat("%s: the pickle is malformed at byte %d (opcode %s): %s", source_.name(), begin_ + opcode_at_,
+                                  printable ? absl::StrFormat("'%c'", opcode_) : absl::StrFormat("0x%02x", opcode_), what));
     }
     return false;
   }
@@ -74,7 +75,8 @@ class PickleMachine {
       }
       const uint64_t goal = std::min(std::max(wanted, have + kFetchBytes), available);
       text.resize(goal);
-      if (absl::Status status = source_.Read(begin_ + have, std::as_writable_bytes(std::span(text)).subspan(have)); !status.ok()) {
+      if (absl::Status status = source_.Read(begin_ + have, std::as_writable_bytes(std::span(text)).subspan(have));
+          !status.ok()) {
         status_ = status;
         return false;
       }
@@ -131,7 +133,7 @@ class PickleMachine {
     return PushNew({PickleKind::kInteger, false, 0, static_cast<uint64_t>(value)});
   }
   bool PushText(PickleKind kind, uint64_t offset, uint64_t bytes) {
-    return PushNew({kind, false, static_cast<uint32_t>(bytes), offset});   // bounded by pickle_bytes_max
+    return PushNew({kind, false, static_cast<uint32_t>(bytes), offset});  // bounded by pickle_bytes_max
   }
   bool PushDecoded(PickleKind kind, std::string text) {
     Node node{kind, true, static_cast<uint32_t>(text.size()), graph_.decoded_.size()};
@@ -186,7 +188,8 @@ class PickleMachine {
     std::vector<PickleNode>* list = nullptr;
     if (into.kind == PickleKind::kCall) {
       list = pairs ? &graph_.calls_[into.word].pairs : &graph_.calls_[into.word].items;
-    } else if (into.kind == PickleKind::kDict ? pairs : !pairs && (into.kind == PickleKind::kList || into.kind == PickleKind::kSet)) {
+    } else if (into.kind == PickleKind::kDict ? pairs
+                                              : !pairs && (into.kind == PickleKind::kList || into.kind == PickleKind::kSet)) {
       list = &graph_.lists_[into.word];
     } else {
       return Fail("what it adds to is no container of that kind");
@@ -255,7 +258,7 @@ class PickleMachine {
   uint64_t begin_, end_;
   const PickleLimits& limits_;
   PickleGraph graph_;
-  uint64_t at_ = 0, opcode_at_ = 0;   // in graph_.text_
+  uint64_t at_ = 0, opcode_at_ = 0;  // in graph_.text_
   unsigned char opcode_ = 0;
   bool done_ = false;
   uint64_t used_ = 0;
@@ -270,10 +273,10 @@ class PickleMachine {
 bool PickleMachine::Step() {
   uint64_t value = 0;
   switch (opcode_) {
-    case 0x80:   // PROTO
+    case 0x80:  // PROTO
       if (!Unsigned(1, &value)) return false;
       return value <= 5 || Fail(absl::StrFormat("protocol %d is not known", value));
-    case 0x95:   // FRAME: only a hint of how much to read
+    case 0x95:  // FRAME: only a hint of how much to read
       if (!Unsigned(8, &value)) return false;
       return value <= end_ - begin_ - at_ || Fail(absl::StrFormat("truncated: a frame of %d bytes reaches past the end", value));
     case '.':
@@ -285,7 +288,7 @@ bool PickleMachine::Step() {
       if (marks_.size() >= limits_.nodes_max) return Fail("its marks grow without end");
       marks_.push_back(stack_.size());
       return true;
-    case '0':   // POP, also of a mark
+    case '0':  // POP, also of a mark
       if (!marks_.empty() && marks_.back() == stack_.size()) {
         marks_.pop_back();
         return true;
@@ -299,15 +302,24 @@ bool PickleMachine::Step() {
       Drop(begin);
       return true;
     }
-    case '2': return Need(1) && Push(stack_.back());
-    case 'N': return Push(0);
-    case 0x89: return Push(1);
-    case 0x88: return Push(2);
-    case 'q': return Unsigned(1, &value) && Put(value);
-    case 'r': return Unsigned(4, &value) && Put(value);
-    case 0x94: return Put(memo_.size() + sparse_memo_.size());   // MEMOIZE
-    case 'h': return Unsigned(1, &value) && Get(value);
-    case 'j': return Unsigned(4, &value) && Get(value);
+    case '2':
+      return Need(1) && Push(stack_.back());
+    case 'N':
+      return Push(0);
+    case 0x89:
+      return Push(1);
+    case 0x88:
+      return Push(2);
+    case 'q':
+      return Unsigned(1, &value) && Put(value);
+    case 'r':
+      return Unsigned(4, &value) && Put(value);
+    case 0x94:
+      return Put(memo_.size() + sparse_memo_.size());  // MEMOIZE
+    case 'h':
+      return Unsigned(1, &value) && Get(value);
+    case 'j':
+      return Unsigned(4, &value) && Get(value);
     case 'p':
     case 'g': {
       const bool put = opcode_ == 'p';
@@ -318,31 +330,84 @@ bool PickleMachine::Step() {
       if (error != std::errc() || stop != digits.data() + digits.size()) return Fail("no number of a memo place");
       return put ? Put(value) : Get(value);
     }
-    case 'I': case 'J': case 'K': case 'M': case 'L': case 'F': case 'G': case 0x8a: case 0x8b: return StepNumber();
-    case 'S': case 'T': case 'U': case 'V': case 'X': case 'B': case 'C': case 0x8c: case 0x8d: case 0x8e: case 0x96:
+    case 'I':
+    case 'J':
+    case 'K':
+    case 'M':
+    case 'L':
+    case 'F':
+    case 'G':
+    case 0x8a:
+    case 0x8b:
+      return StepNumber();
+    case 'S':
+    case 'T':
+    case 'U':
+    case 'V':
+    case 'X':
+    case 'B':
+    case 'C':
+    case 0x8c:
+    case 0x8d:
+    case 0x8e:
+    case 0x96:
       return StepText();
-    case 't': case ')': case 0x85: case 0x86: case 0x87: case 'l': case ']': case 'a': case 'e': case 'd': case '}': case 's':
-    case 'u': case 0x8f: case 0x90: case 0x91:
+    case 't':
+    case ')':
+    case 0x85:
+    case 0x86:
+    case 0x87:
+    case 'l':
+    case ']':
+    case 'a':
+    case 'e':
+    case 'd':
+    case '}':
+    case 's':
+    case 'u':
+    case 0x8f:
+    case 0x90:
+    case 0x91:
       return StepContainer();
-    case 'c': case 0x93: case 'R': case 'b': case 'i': case 'o': case 0x81: case 0x92: case 'P': case 'Q': return StepObject();
-    case 0x82: case 0x83: case 0x84:
-      status_ = Unsupported(absl::StrFormat("%s: the pickle uses the extension registry (byte %d), which only the program that wrote "
-                                            "it knows", source_.name(), begin_ + opcode_at_));
+    case 'c':
+    case 0x93:
+    case 'R':
+    case 'b':
+    case 'i':
+    case 'o':
+    case 0x81:
+    case 0x92:
+    case 'P':
+    case 'Q':
+      return StepObject();
+    case 0x82:
+    case 0x83:
+    case 0x84:
+      status_ =
+          Unsupported(absl::StrFormat("%s: the pickle uses the extension registry (byte %d), which only the program that wrote "
+                                      "it knows",
+                                      source_.name(), begin_ + opcode_at_));
       return false;
-    case 0x97: case 0x98:
-      status_ = Unsupported(absl::StrFormat("%s: the pickle names a buffer outside of it (byte %d)", source_.name(), begin_ + opcode_at_));
+    case 0x97:
+    case 0x98:
+      status_ = Unsupported(
+          absl::StrFormat("%s: the pickle names a buffer outside of it (byte %d)", source_.name(), begin_ + opcode_at_));
       return false;
-    default: return Fail("no such opcode");
+    default:
+      return Fail("no such opcode");
   }
 }
 
 bool PickleMachine::StepNumber() {
   uint64_t value = 0, offset = 0, bytes = 0;
   switch (opcode_) {
-    case 'K': return Unsigned(1, &value) && PushInteger(static_cast<int64_t>(value));
-    case 'M': return Unsigned(2, &value) && PushInteger(static_cast<int64_t>(value));
-    case 'J': return Unsigned(4, &value) && PushInteger(static_cast<int32_t>(value));
-    case 'G': {   // big endian
+    case 'K':
+      return Unsigned(1, &value) && PushInteger(static_cast<int64_t>(value));
+    case 'M':
+      return Unsigned(2, &value) && PushInteger(static_cast<int64_t>(value));
+    case 'J':
+      return Unsigned(4, &value) && PushInteger(static_cast<int32_t>(value));
+    case 'G': {  // big endian
       if (!Unsigned(8, &value)) return false;
       return PushNew({PickleKind::kFloat, false, 0, __builtin_bswap64(value)});
     }
@@ -359,7 +424,8 @@ bool PickleMachine::StepNumber() {
       if (bytes > 0 && bytes < 8 && digits[bytes - 1] & 0x80) number |= ~uint64_t{0} << 8 * bytes;
       return PushInteger(static_cast<int64_t>(number));
     }
-    default: break;
+    default:
+      break;
   }
   if (!Line(&offset, &bytes)) return false;
   std::string text(At(offset, bytes));
@@ -399,11 +465,17 @@ bool PickleMachine::StepText() {
   offset = at_;
   if (!Fetch(bytes, &text)) return false;
   switch (opcode_) {
-    case 'B': case 'C': case 0x8e: return PushText(PickleKind::kBytes, offset, bytes);
-    case 0x96: return PushText(PickleKind::kByteArray, offset, bytes);
-    case 'T': case 'U':   // Python 2's, which are either
+    case 'B':
+    case 'C':
+    case 0x8e:
+      return PushText(PickleKind::kBytes, offset, bytes);
+    case 0x96:
+      return PushText(PickleKind::kByteArray, offset, bytes);
+    case 'T':
+    case 'U':  // Python 2's, which are either
       return PushText(codec::IsValidUtf8(text) ? PickleKind::kText : PickleKind::kBytes, offset, bytes);
-    default: break;
+    default:
+      break;
   }
   if (!IsUtf8WithSurrogates(text)) return Fail("a text that is no UTF-8");
   return PushText(PickleKind::kText, offset, bytes);
@@ -412,39 +484,56 @@ bool PickleMachine::StepText() {
 bool PickleMachine::StepContainer() {
   size_t begin = 0;
   switch (opcode_) {
-    case ')': return Push(empty_tuple_);
-    case 0x85: case 0x86: case 0x87: {
+    case ')':
+      return Push(empty_tuple_);
+    case 0x85:
+    case 0x86:
+    case 0x87: {
       const size_t count = opcode_ - 0x84u;
       return Need(count) && MakeTuple(stack_.size() - count);
     }
-    case ']': return MakeList(PickleKind::kList, stack_.size());
-    case '}': return MakeList(PickleKind::kDict, stack_.size());
-    case 0x8f: return MakeList(PickleKind::kSet, stack_.size());
-    case 'a': return Need(2) && Extend(stack_.size() - 1, false);
-    case 's': return Need(3) && Extend(stack_.size() - 2, true);
-    default: break;
+    case ']':
+      return MakeList(PickleKind::kList, stack_.size());
+    case '}':
+      return MakeList(PickleKind::kDict, stack_.size());
+    case 0x8f:
+      return MakeList(PickleKind::kSet, stack_.size());
+    case 'a':
+      return Need(2) && Extend(stack_.size() - 1, false);
+    case 's':
+      return Need(3) && Extend(stack_.size() - 2, true);
+    default:
+      break;
   }
   if (!Marked(&begin)) return false;
   switch (opcode_) {
-    case 't': return MakeTuple(begin);
-    case 'l': return MakeList(PickleKind::kList, begin);
-    case 'd': return MakeList(PickleKind::kDict, begin);
-    case 0x91: return MakeList(PickleKind::kFrozenSet, begin);
-    case 'u': return Extend(begin, true);
-    default: return Extend(begin, false);   // APPENDS, ADDITEMS
+    case 't':
+      return MakeTuple(begin);
+    case 'l':
+      return MakeList(PickleKind::kList, begin);
+    case 'd':
+      return MakeList(PickleKind::kDict, begin);
+    case 0x91:
+      return MakeList(PickleKind::kFrozenSet, begin);
+    case 'u':
+      return Extend(begin, true);
+    default:
+      return Extend(begin, false);  // APPENDS, ADDITEMS
   }
 }
 
 bool PickleMachine::StepObject() {
   size_t begin = 0;
   switch (opcode_) {
-    case 'c': return GlobalFromLines();
+    case 'c':
+      return GlobalFromLines();
     case 0x93: {
       if (!Need(2)) return false;
       const PickleNode name = Pop(), module = Pop();
       return MakeGlobal(module, name);
     }
-    case 'Q': return Need(1) && PushNew({PickleKind::kPersistent, false, 0, Pop()});
+    case 'Q':
+      return Need(1) && PushNew({PickleKind::kPersistent, false, 0, Pop()});
     case 'P': {
       uint64_t offset = 0, bytes = 0;
       if (!Line(&offset, &bytes) || !PushText(PickleKind::kText, offset, bytes)) return false;
@@ -456,7 +545,7 @@ bool PickleMachine::StepObject() {
       const PickleNode args = Pop(), callable = Pop();
       return MakeCall(callable, args, opcode_ == 0x81);
     }
-    case 0x92: {   // class, args, keyword arguments: those are kept as a pair of both
+    case 0x92: {  // class, args, keyword arguments: those are kept as a pair of both
       if (!Need(3)) return false;
       if (!MakeTuple(stack_.size() - 2)) return false;
       const PickleNode args = Pop(), callable = Pop();
@@ -473,7 +562,7 @@ bool PickleMachine::StepObject() {
       if (!MakeTuple(begin + 1)) return false;
       break;
     }
-    default: {   // BUILD
+    default: {  // BUILD
       if (!Need(2)) return false;
       const PickleNode state = Pop();
       const Node& object = graph_.nodes_[stack_.back()];

@@ -22,11 +22,12 @@ struct PickleLimits {
 
 struct ReadPickleResult {
   PickleGraph graph;
-  uint64_t end = 0;   // in the source: one past its last byte
+  uint64_t end = 0;  // in the source: one past its last byte
 };
 
 // The pickle that begins at `begin` and ends before `end`. What follows it in the source is not looked at.
-absl::StatusOr<ReadPickleResult> ReadPickle(const ByteSource& source, uint64_t begin, uint64_t end, const PickleLimits& limits = {});
+absl::StatusOr<ReadPickleResult> ReadPickle(const ByteSource& source, uint64_t begin, uint64_t end,
+                                            const PickleLimits& limits = {});
 absl::StatusOr<ReadPickleResult> ReadPickle(std::string pickle, const std::string& name, const PickleLimits& limits = {});
 
 }  // namespace neve::format

@@ -10,18 +10,22 @@
 namespace neve::format {
 namespace {
 
-constexpr size_t kDigitsMax = kLongBytesMax * 12 / 5;   // 2.41 digits a byte
-constexpr uint64_t kChunk = 1'000'000'000;              // nine decimal digits at once
+constexpr size_t kDigitsMax = kLongBytesMax * 12 / 5;  // 2.41 digits a byte
+constexpr uint64_t kChunk = 1'000'000'000;             // nine decimal digits at once
 constexpr size_t kChunkDigits = 9;
 
 bool HexNumber(std::string_view digits, uint32_t* value) {
   *value = 0;
   for (const char c : digits) {
     uint32_t digit;
-    if (c >= '0' && c <= '9') digit = static_cast<uint32_t>(c - '0');
-    else if (c >= 'a' && c <= 'f') digit = static_cast<uint32_t>(c - 'a' + 10);
-    else if (c >= 'A' && c <= 'F') digit = static_cast<uint32_t>(c - 'A' + 10);
-    else return false;
+    if (c >= '0' && c <= '9')
+      digit = static_cast<uint32_t>(c - '0');
+    else if (c >= 'a' && c <= 'f')
+      digit = static_cast<uint32_t>(c - 'a' + 10);
+    else if (c >= 'A' && c <= 'F')
+      digit = static_cast<uint32_t>(c - 'A' + 10);
+    else
+      return false;
     *value = *value << 4 | digit;
   }
   return true;
@@ -80,16 +84,27 @@ bool DecodeQuoted(std::string_view line, std::string* bytes) {
     if (++i == inner.size()) return false;
     uint32_t value;
     switch (inner[i]) {
-      case 'n': bytes->push_back('\n'); break;
-      case 't': bytes->push_back('\t'); break;
-      case 'r': bytes->push_back('\r'); break;
-      case '\\': case '\'': case '"': bytes->push_back(inner[i]); break;
+      case 'n':
+        bytes->push_back('\n');
+        break;
+      case 't':
+        bytes->push_back('\t');
+        break;
+      case 'r':
+        bytes->push_back('\r');
+        break;
+      case '\\':
+      case '\'':
+      case '"':
+        bytes->push_back(inner[i]);
+        break;
       case 'x':
         if (inner.size() - i < 3 || !HexNumber(inner.substr(i + 1, 2), &value)) return false;
         bytes->push_back(static_cast<char>(value));
         i += 2;
         break;
-      default: return false;
+      default:
+        return false;
     }
   }
   return true;
@@ -151,7 +166,7 @@ bool DecimalToTwosComplement(std::string_view digits, std::string* twos) {
   for (const uint32_t word : words) {
     for (int i = 0; i < 4; ++i) twos->push_back(static_cast<char>(word >> 8 * i));
   }
-  twos->push_back('\0');   // the sign
+  twos->push_back('\0');  // the sign
   if (negative) Negate(twos);
   return true;
 }

@@ -11,9 +11,9 @@
 namespace neve::format {
 namespace {
 
-constexpr uint64_t kValueBytesMax = 4096;                // a value whose text is longer becomes a blob
-constexpr uint64_t kMemoryBytesMax = 64u << 20;          // of blobs and of arrays that lie in the pickle
-constexpr uint64_t kTreeNodesMax = 8u << 20;             // each costs the tree at least a byte or two, and time
+constexpr uint64_t kValueBytesMax = 4096;        // a value whose text is longer becomes a blob
+constexpr uint64_t kMemoryBytesMax = 64u << 20;  // of blobs and of arrays that lie in the pickle
+constexpr uint64_t kTreeNodesMax = 8u << 20;     // each costs the tree at least a byte or two, and time
 
 // Children of a dict or a list: tensors with nothing to say are counted, the others stand.
 class Children {
@@ -82,7 +82,8 @@ absl::Status PickleTree::Emit(PickleNode node, const std::string& name, int dept
   *plain = false;
   if (++nodes_ > kTreeNodesMax) {
     return At(Exhausted(absl::StrFormat("written out, its tree has more than %d nodes (objects that stand in very many places?)",
-                                        kTreeNodesMax)), name);
+                                        kTreeNodesMax)),
+              name);
   }
   if (values_.IsValue(node)) return EmitValue(node, name, out);
   if (depth > kValuesDepthMax) {
@@ -98,13 +99,24 @@ absl::Status PickleTree::Emit(PickleNode node, const std::string& name, int dept
   }
   absl::Status status;
   switch (kind) {
-    case PickleKind::kDict: status = EmitDict(graph_.Items(node), "", 0, name, depth, out); break;
+    case PickleKind::kDict:
+      status = EmitDict(graph_.Items(node), "", 0, name, depth, out);
+      break;
     case PickleKind::kList:
-    case PickleKind::kTuple: status = EmitList(graph_.Items(node), kind == PickleKind::kTuple, name, depth, out); break;
-    case PickleKind::kCall: status = EmitCall(node, name, depth, out, plain); break;
-    case PickleKind::kPersistent: status = EmitStorage(node, name, out); break;
-    case PickleKind::kGlobal: status = EmitOpaqueLeaf(graph_.Global(node).FullName(), name, out); break;
-    default: status = EmitOpaque(node, name, depth, out);   // sets of objects, numbers of too many digits
+    case PickleKind::kTuple:
+      status = EmitList(graph_.Items(node), kind == PickleKind::kTuple, name, depth, out);
+      break;
+    case PickleKind::kCall:
+      status = EmitCall(node, name, depth, out, plain);
+      break;
+    case PickleKind::kPersistent:
+      status = EmitStorage(node, name, out);
+      break;
+    case PickleKind::kGlobal:
+      status = EmitOpaqueLeaf(graph_.Global(node).FullName(), name, out);
+      break;
+    default:
+      status = EmitOpaque(node, name, depth, out);  // sets of objects, numbers of too many digits
   }
   if (container) active_.erase(node);
   return status;
@@ -141,7 +153,7 @@ absl::Status PickleTree::EmitDict(std::span<const PickleNode> pairs, std::string
   std::unordered_map<std::string, size_t> place;
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string> key = values_.EscapeKey(pairs[i]);
-    if (!key) {   // an object, by which nothing can be named
+    if (!key) {  // an object, by which nothing can be named
       maker_->AddOpaque({name, "builtins.dict"});
       out->append("{\"o\":\"opaque\",\"q\":\"builtins.dict\",\"c\":[");
       ++opaque_depth_;
@@ -244,8 +256,9 @@ std::string PickleTree::ObjectName(PickleNode node) const {
   if (kind != PickleKind::kCall) return "an object";
   // How Python's own protocol makes an object of a class that has no way of its own.
   const PickleCall& call = graph_.Call(node);
-  const bool through = graph_.IsCallOf(node, "copyreg", "_reconstructor") || graph_.IsCallOf(node, "copy_reg", "_reconstructor") ||
-                       graph_.IsCallOf(node, "copyreg", "__newobj__") || graph_.IsCallOf(node, "copy_reg", "__newobj__");
+  const bool through = graph_.IsCallOf(node, "copyreg", "_reconstructor") ||
+                       graph_.IsCallOf(node, "copy_reg", "_reconstructor") || graph_.IsCallOf(node, "copyreg", "__newobj__") ||
+                       graph_.IsCallOf(node, "copy_reg", "__newobj__");
   if (through && graph_.kind(call.args) == PickleKind::kTuple && !graph_.Items(call.args).empty()) {
     const PickleNode type = graph_.Items(call.args)[0];
     if (graph_.kind(type) == PickleKind::kGlobal) return graph_.Global(type).FullName();
@@ -257,7 +270,7 @@ absl::Status PickleTree::EmitOpaqueLeaf(std::string callable, const std::string&
   out->append("{\"o\":\"opaque\",\"q\":");
   const size_t before = out->size();
   std::string text;
-  AppendJsonText(callable, &text);   // of unknown origin: perhaps no UTF-8
+  AppendJsonText(callable, &text);  // of unknown origin: perhaps no UTF-8
   *out += text + ",\"c\":[]}";
   maker_->AddOpaque({name, std::move(callable)});
   return Charge(out->size() - before + 32);
@@ -274,7 +287,7 @@ absl::Status PickleTree::EmitOpaque(PickleNode node, const std::string& name, in
   std::vector<PickleNode> items, pairs;
   if (graph_.kind(node) == PickleKind::kCall) {
     const PickleCall& call = graph_.Call(node);
-    const bool bare = callable != graph_.CallableName(node) && graph_.Items(call.args).size() <= 3;   // (class, object, None)
+    const bool bare = callable != graph_.CallableName(node) && graph_.Items(call.args).size() <= 3;  // (class, object, None)
     const bool nothing = graph_.kind(call.args) == PickleKind::kTuple && graph_.Items(call.args).empty();
     if (!bare && !nothing) parts.emplace_back("args", call.args);
     if (call.state != 0) parts.emplace_back("state", call.state);
@@ -320,7 +333,8 @@ absl::Status PickleTree::EmitGenerator(PickleNode node, const std::string& name,
   const PickleNode state = graph_.Call(node).state;
   if (state == 0 || graph_.kind(state) != PickleKind::kTuple || graph_.Items(state).size() != 3) return absl::OkStatus();
   NEVE_ASSIGN_OR_RETURN(const auto tensor, ReadTorchTensor(graph_, values_, graph_.Items(state)[2]));
-  if (!tensor || tensor->kind != TorchTensor::Kind::kDense || tensor->storage == 0 || tensor->offset != 0) return absl::OkStatus();
+  if (!tensor || tensor->kind != TorchTensor::Kind::kDense || tensor->storage == 0 || tensor->offset != 0)
+    return absl::OkStatus();
   absl::StatusOr<TorchStorages::Found> found = storages_->Find(tensor->storage, 1);
   if (!found.ok()) return At(found.status(), name);
   std::string bytes;

@@ -27,11 +27,11 @@ namespace neve::format {
 class TorchStorages {
  public:
   struct Found {
-    uint32_t storage = 0;       // of the maker
+    uint32_t storage = 0;  // of the maker
     DType dtype = DType::kU8;
     bool untyped = false, meta = false;
-    uint64_t offset = 0;        // of a view of a storage: bytes from its start
-    std::string device;         // "": the host
+    uint64_t offset = 0;  // of a view of a storage: bytes from its start
+    std::string device;   // "": the host
   };
   virtual ~TorchStorages() = default;
   // word: bytes of the words that tensors see in it. NotFound: its bytes are missing (and that is to be told, not refused).
@@ -64,7 +64,8 @@ class PickleTree {
   absl::Status EmitCall(PickleNode node, const std::string& name, int depth, std::string* out, bool* plain);
   absl::Status EmitTensor(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth, std::string* out,
                           bool* plain);
-  absl::Status EmitDense(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth, std::string* out, bool* plain);
+  absl::Status EmitDense(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth, std::string* out,
+                         bool* plain);
   absl::Status EmitArray(PickleNode node, const TorchTensor& tensor, const std::string& name, std::string* out, bool* plain);
   absl::Status EmitMeta(const TorchTensor& tensor, std::string* out);
   absl::Status EmitSparse(const TorchTensor& tensor, const std::string& name, int depth, std::string* out);
@@ -85,13 +86,13 @@ class PickleTree {
   TorchStorages* storages_;
   ImageMaker* maker_;
   std::string values_text_;
-  uint64_t charged_ = 0;                                  // bytes of tree, names and values so far
+  uint64_t charged_ = 0;  // bytes of tree, names and values so far
   uint64_t nodes_ = 0;
-  int opaque_depth_ = 0;                                  // opaque objects that are being made
+  int opaque_depth_ = 0;  // opaque objects that are being made
   std::unordered_set<std::string> names_;
-  std::unordered_map<PickleNode, std::string> tensors_;   // names of those already there
-  std::unordered_set<PickleNode> objects_;                // opaque ones already there, or being made
-  std::unordered_set<PickleNode> active_;                 // containers being made
+  std::unordered_map<PickleNode, std::string> tensors_;  // names of those already there
+  std::unordered_set<PickleNode> objects_;               // opaque ones already there, or being made
+  std::unordered_set<PickleNode> active_;                // containers being made
 };
 
 }  // namespace neve::format

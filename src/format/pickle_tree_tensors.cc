@@ -53,15 +53,15 @@ std::string PickleTree::Unique(const std::string& name, bool* natural) {
   }
 }
 
-absl::Status PickleTree::AddTensor(PickleNode node, const TorchTensor& tensor, DType dtype, uint32_t storage, uint64_t byte_offset,
-                                   const std::string& name, std::string* unique) {
+absl::Status PickleTree::AddTensor(PickleNode node, const TorchTensor& tensor, DType dtype, uint32_t storage,
+                                   uint64_t byte_offset, const std::string& name, std::string* unique) {
   NEVE_RETURN_IF_ERROR(Charge(2 * unique->size() + 80));
   tensors_[node] = *unique;
   return maker_->AddTensor({*unique, dtype, tensor.shape, tensor.strides, storage, byte_offset});
 }
 
-absl::Status PickleTree::EmitTensor(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth, std::string* out,
-                                    bool* plain) {
+absl::Status PickleTree::EmitTensor(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth,
+                                    std::string* out, bool* plain) {
   if (const auto seen = tensors_.find(node); seen != tensors_.end()) {
     out->append("{\"r\":");
     AppendJsonString(seen->second, out);
@@ -69,9 +69,12 @@ absl::Status PickleTree::EmitTensor(PickleNode node, const TorchTensor& tensor, 
     return Charge(seen->second.size() + 8);
   }
   switch (tensor.kind) {
-    case TorchTensor::Kind::kMeta: return EmitMeta(tensor, out);
-    case TorchTensor::Kind::kSparse: return EmitSparse(tensor, name, depth, out);
-    case TorchTensor::Kind::kArray: return EmitArray(node, tensor, name, out, plain);
+    case TorchTensor::Kind::kMeta:
+      return EmitMeta(tensor, out);
+    case TorchTensor::Kind::kSparse:
+      return EmitSparse(tensor, name, depth, out);
+    case TorchTensor::Kind::kArray:
+      return EmitArray(node, tensor, name, out, plain);
     case TorchTensor::Kind::kQuantized: {
       // Its integers are a tensor; the scales are part of what would have to be called.
       maker_->AddOpaque({name, "torch._utils._rebuild_qtensor"});
@@ -84,18 +87,18 @@ absl::Status PickleTree::EmitTensor(PickleNode node, const TorchTensor& tensor, 
       *plain = false;
       return absl::OkStatus();
     }
-    case TorchTensor::Kind::kDense: break;
+    case TorchTensor::Kind::kDense:
+      break;
   }
   return EmitDense(node, tensor, name, depth, out, plain);
 }
 
-absl::Status PickleTree::EmitDense(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth, std::string* out,
-                                   bool* plain) {
+absl::Status PickleTree::EmitDense(PickleNode node, const TorchTensor& tensor, const std::string& name, int depth,
+                                   std::string* out, bool* plain) {
   TorchStorages::Found found;
   if (tensor.storage != 0) {
-    absl::StatusOr<TorchStorages::Found> at =
-        storages_->Find(tensor.storage, tensor.dtype ? WordBytes(*tensor.dtype) : 0);
-    if (absl::IsNotFound(at.status())) {   // told by name, never zeros in its place
+    absl::StatusOr<TorchStorages::Found> at = storages_->Find(tensor.storage, tensor.dtype ? WordBytes(*tensor.dtype) : 0);
+    if (absl::IsNotFound(at.status())) {  // told by name, never zeros in its place
       maker_->AddNote(absl::StrFormat("%s: %s", Quoted(name), std::string(at.status().message())));
       return EmitOpaqueLeaf("a tensor whose bytes are missing", name, out);
     }
@@ -148,7 +151,8 @@ absl::Status PickleTree::EmitDense(PickleNode node, const TorchTensor& tensor, c
   if (tensor.attributes != 0 && graph_.kind(tensor.attributes) == PickleKind::kDict) {
     bool inner = false;
     extra += ",\"py\":";
-    NEVE_RETURN_IF_ERROR(Emit(tensor.attributes, (name.empty() ? std::string(kRootName) : name) + ".~py", depth + 1, &extra, &inner));
+    NEVE_RETURN_IF_ERROR(
+        Emit(tensor.attributes, (name.empty() ? std::string(kRootName) : name) + ".~py", depth + 1, &extra, &inner));
   }
   *plain = natural && extra.empty() && !name.empty();
   out->append("{\"T\":1").append(extra).append("}");
@@ -161,7 +165,9 @@ absl::StatusOr<uint32_t> PickleTree::BytesStorage(const TorchTensor& tensor) {
   uint64_t offset = 0;
   Backing backing;
   if (kind != PickleKind::kCall && graph_.BytesOffset(tensor.bytes, &offset) && storages_->LocatePickle(offset, &backing)) {
-    return maker_->AddStorage(graph_.Bytes(tensor.bytes).size(), backing);
+    const uint64_t bytes = graph_.Bytes(tensor.bytes).size();
+    if (bytes % tensor.swap == 0) backing.swap = tensor.swap;
+    return maker_->AddStorage(bytes, backing);
   }
   std::string bytes;
   if (kind == PickleKind::kByteArray) {
@@ -172,10 +178,14 @@ absl::StatusOr<uint32_t> PickleTree::BytesStorage(const TorchTensor& tensor) {
   if (maker_->memory_bytes() + bytes.size() > kMemoryBytesMax) {
     return Exhausted(absl::StrFormat("arrays in the pickle take more than %d bytes", kMemoryBytesMax));
   }
+  for (size_t at = 0; tensor.swap > 1 && at + tensor.swap <= bytes.size(); at += tensor.swap) {
+    std::reverse(bytes.data() + at, bytes.data() + at + tensor.swap);
+  }
   return maker_->AddMemory(std::move(bytes));
 }
 
-absl::Status PickleTree::EmitArray(PickleNode node, const TorchTensor& tensor, const std::string& name, std::string* out, bool* plain) {
+absl::Status PickleTree::EmitArray(PickleNode node, const TorchTensor& tensor, const std::string& name, std::string* out,
+                                   bool* plain) {
   absl::StatusOr<uint32_t> storage = BytesStorage(tensor);
   if (!storage.ok()) return At(storage.status(), name);
   bool natural = false;

@@ -31,13 +31,27 @@ std::string JsonOfText(std::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
     switch (c) {
-      case '"': json += "\\\""; break;
-      case '\\': json += "\\\\"; break;
-      case '\n': json += "\\n"; break;
-      case '\r': json += "\\r"; break;
-      case '\t': json += "\\t"; break;
-      case '\b': json += "\\b"; break;
-      case '\f': json += "\\f"; break;
+      case '"':
+        json += "\\\"";
+        break;
+      case '\\':
+        json += "\\\\";
+        break;
+      case '\n':
+        json += "\\n";
+        break;
+      case '\r':
+        json += "\\r";
+        break;
+      case '\t':
+        json += "\\t";
+        break;
+      case '\b':
+        json += "\\b";
+        break;
+      case '\f':
+        json += "\\f";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           json += absl::StrFormat("\\u%04x", static_cast<unsigned char>(c));
@@ -123,7 +137,7 @@ bool PickleValues::OrderedPairs(PickleNode node, std::vector<PickleNode>* pairs)
   pairs->clear();
   const std::span<const PickleNode> args = Args(node);
   if (args.size() > 1) return false;
-  if (args.size() == 1) {   // Python 2: a list of pairs
+  if (args.size() == 1) {  // Python 2: a list of pairs
     if (graph_.kind(args[0]) != PickleKind::kList) return false;
     for (const PickleNode pair : graph_.Items(args[0])) {
       const PickleKind kind = graph_.kind(pair);
@@ -139,7 +153,7 @@ std::optional<PickleValues::NumpyDType> PickleValues::DTypeOf(PickleNode node) c
   if (!graph_.IsCallOf(node, "numpy", "dtype")) return std::nullopt;
   const std::span<const PickleNode> args = Args(node);
   if (args.empty() || graph_.kind(args[0]) != PickleKind::kText) return std::nullopt;
-  const std::string_view code = graph_.Bytes(args[0]);   // "f8"
+  const std::string_view code = graph_.Bytes(args[0]);  // "f8"
   uint64_t size = 0;
   if (code.size() < 2 || std::string_view("biufcSUMm").find(code[0]) == std::string_view::npos) return std::nullopt;
   const auto [stop, error] = std::from_chars(code.data() + 1, code.data() + code.size(), size);
@@ -156,7 +170,7 @@ std::optional<PickleValues::NumpyDType> PickleValues::DTypeOf(PickleNode node) c
     order = graph_.Bytes(parts[1])[0];
     if (order == '=') order = '<';
     if (order != '<' && order != '>' && order != '|') return std::nullopt;
-    if (code[0] == 'S' || code[0] == 'U') {   // their code has no size of its own in the state of old versions
+    if (code[0] == 'S' || code[0] == 'U') {  // their code has no size of its own in the state of old versions
       if (parts.size() > 5 && graph_.kind(parts[5]) == PickleKind::kInteger && graph_.Integer(parts[5]) > 0) {
         size = static_cast<uint64_t>(graph_.Integer(parts[5])) / (code[0] == 'U' ? 4 : 1);
       }
@@ -167,9 +181,12 @@ std::optional<PickleValues::NumpyDType> PickleValues::DTypeOf(PickleNode node) c
       const std::span<const PickleNode> what = graph_.Items(meta[1]);
       std::string name;
       if (what.size() != 4 || graph_.kind(what[1]) != PickleKind::kInteger) return std::nullopt;
-      if (graph_.kind(what[0]) == PickleKind::kText) name = graph_.Bytes(what[0]);
-      else if (!BytesOf(what[0], &name)) return std::nullopt;
-      if (name.empty() || name.size() > 7 || !std::all_of(name.begin(), name.end(), [](char c) { return c >= 'A' && c <= 'z'; })) {
+      if (graph_.kind(what[0]) == PickleKind::kText)
+        name = graph_.Bytes(what[0]);
+      else if (!BytesOf(what[0], &name))
+        return std::nullopt;
+      if (name.empty() || name.size() > 7 ||
+          !std::all_of(name.begin(), name.end(), [](char c) { return c >= 'A' && c <= 'z'; })) {
         return std::nullopt;
       }
       const int64_t count = graph_.Integer(what[1]);
@@ -183,7 +200,7 @@ std::optional<PickleValues::NumpyDType> PickleValues::DTypeOf(PickleNode node) c
 bool PickleValues::Classify(PickleNode node, int depth) {
   Class& known = classes_[node];
   if (known == Class::kValue) return true;
-  if (known != Class::kUnknown || depth > kValuesDepthMax) return false;   // kVisiting: a circle
+  if (known != Class::kUnknown || depth > kValuesDepthMax) return false;  // kVisiting: a circle
   known = Class::kVisiting;
   const bool value = ClassifyUncached(node, depth);
   classes_[node] = value ? Class::kValue : Class::kOther;
@@ -192,12 +209,23 @@ bool PickleValues::Classify(PickleNode node, int depth) {
 
 bool PickleValues::ClassifyUncached(PickleNode node, int depth) {
   switch (graph_.kind(node)) {
-    case PickleKind::kNone: case PickleKind::kFalse: case PickleKind::kTrue: case PickleKind::kInteger: case PickleKind::kFloat:
-    case PickleKind::kText: case PickleKind::kBytes: case PickleKind::kByteArray:
+    case PickleKind::kNone:
+    case PickleKind::kFalse:
+    case PickleKind::kTrue:
+    case PickleKind::kInteger:
+    case PickleKind::kFloat:
+    case PickleKind::kText:
+    case PickleKind::kBytes:
+    case PickleKind::kByteArray:
       return true;
-    case PickleKind::kLong: return graph_.Bytes(node).size() <= kLongBytesMax;
-    case PickleKind::kTuple: case PickleKind::kList: case PickleKind::kSet: case PickleKind::kFrozenSet: case PickleKind::kDict: {
-      bool all = true;   // every member is looked at, so that each has its class when it is asked for
+    case PickleKind::kLong:
+      return graph_.Bytes(node).size() <= kLongBytesMax;
+    case PickleKind::kTuple:
+    case PickleKind::kList:
+    case PickleKind::kSet:
+    case PickleKind::kFrozenSet:
+    case PickleKind::kDict: {
+      bool all = true;  // every member is looked at, so that each has its class when it is asked for
       for (const PickleNode item : graph_.Items(node)) all = Classify(item, depth + 1) && all;
       return all;
     }
@@ -205,8 +233,10 @@ bool PickleValues::ClassifyUncached(PickleNode node, int depth) {
       const PickleGlobal global = graph_.Global(node);
       return global.module == "torch" && TorchDTypeNamed(global.name) != std::nullopt;
     }
-    case PickleKind::kPersistent: return false;
-    case PickleKind::kCall: return ClassifyCall(node, depth);
+    case PickleKind::kPersistent:
+      return false;
+    case PickleKind::kCall:
+      return ClassifyCall(node, depth);
   }
   return false;
 }
@@ -273,28 +303,51 @@ absl::Status PickleValues::Encode(PickleNode node, uint64_t bytes_max, std::stri
     return Exhausted(absl::StrFormat("it holds numbers and texts of more than %d bytes", bytes_max));
   }
   switch (graph_.kind(node)) {
-    case PickleKind::kNone: out->push_back('n'); break;
-    case PickleKind::kFalse: out->push_back('f'); break;
-    case PickleKind::kTrue: out->push_back('t'); break;
-    case PickleKind::kInteger: *out += absl::StrFormat("i%d;", graph_.Integer(node)); break;
+    case PickleKind::kNone:
+      out->push_back('n');
+      break;
+    case PickleKind::kFalse:
+      out->push_back('f');
+      break;
+    case PickleKind::kTrue:
+      out->push_back('t');
+      break;
+    case PickleKind::kInteger:
+      *out += absl::StrFormat("i%d;", graph_.Integer(node));
+      break;
     case PickleKind::kLong:
       TwosComplementToDecimal(graph_.Bytes(node), &digits);
       *out += "i" + digits + ";";
       break;
-    case PickleKind::kFloat: AppendFloatValue(graph_.Float(node), out); break;
-    case PickleKind::kText: AppendTextValue(graph_.Bytes(node), out); break;
-    case PickleKind::kBytes: *out += "y" + codec::Base64UrlEncode(graph_.Bytes(node)) + ";"; break;
-    case PickleKind::kByteArray: *out += "Y" + codec::Base64UrlEncode(graph_.Bytes(node)) + ";"; break;
-    case PickleKind::kTuple: return EncodeItems("(", graph_.Items(node), ')', bytes_max, out);
-    case PickleKind::kList: return EncodeItems("[", graph_.Items(node), ']', bytes_max, out);
-    case PickleKind::kSet: return EncodeItems("S(", graph_.Items(node), ')', bytes_max, out);
-    case PickleKind::kFrozenSet: return EncodeItems("F(", graph_.Items(node), ')', bytes_max, out);
-    case PickleKind::kDict: return EncodeItems("{", graph_.Items(node), '}', bytes_max, out);
+    case PickleKind::kFloat:
+      AppendFloatValue(graph_.Float(node), out);
+      break;
+    case PickleKind::kText:
+      AppendTextValue(graph_.Bytes(node), out);
+      break;
+    case PickleKind::kBytes:
+      *out += "y" + codec::Base64UrlEncode(graph_.Bytes(node)) + ";";
+      break;
+    case PickleKind::kByteArray:
+      *out += "Y" + codec::Base64UrlEncode(graph_.Bytes(node)) + ";";
+      break;
+    case PickleKind::kTuple:
+      return EncodeItems("(", graph_.Items(node), ')', bytes_max, out);
+    case PickleKind::kList:
+      return EncodeItems("[", graph_.Items(node), ']', bytes_max, out);
+    case PickleKind::kSet:
+      return EncodeItems("S(", graph_.Items(node), ')', bytes_max, out);
+    case PickleKind::kFrozenSet:
+      return EncodeItems("F(", graph_.Items(node), ')', bytes_max, out);
+    case PickleKind::kDict:
+      return EncodeItems("{", graph_.Items(node), '}', bytes_max, out);
     case PickleKind::kGlobal:
       out->append("T'").append(*TorchDTypeNamed(graph_.Global(node).name)).append("'");
       break;
-    case PickleKind::kPersistent: return Internal("a storage is no value");
-    case PickleKind::kCall: return EncodeCall(node, bytes_max, out);
+    case PickleKind::kPersistent:
+      return Internal("a storage is no value");
+    case PickleKind::kCall:
+      return EncodeCall(node, bytes_max, out);
   }
   return absl::OkStatus();
 }
@@ -337,11 +390,16 @@ std::optional<std::string> PickleValues::EscapeKey(PickleNode key) {
   constexpr uint64_t kKeyBytesMax = 16u << 20;
   std::string text;
   switch (graph_.kind(key)) {
-    case PickleKind::kText: return EscapeTextKey(graph_.Bytes(key));
-    case PickleKind::kInteger: return absl::StrFormat("~i%d", graph_.Integer(key));
-    case PickleKind::kTrue: return "~t";
-    case PickleKind::kFalse: return "~f";
-    case PickleKind::kNone: return "~n";
+    case PickleKind::kText:
+      return EscapeTextKey(graph_.Bytes(key));
+    case PickleKind::kInteger:
+      return absl::StrFormat("~i%d", graph_.Integer(key));
+    case PickleKind::kTrue:
+      return "~t";
+    case PickleKind::kFalse:
+      return "~f";
+    case PickleKind::kNone:
+      return "~n";
     case PickleKind::kFloat:
       if (!std::isnan(graph_.Float(key))) return "~d" + FloatHex(graph_.Float(key));
       break;

@@ -13,7 +13,7 @@ absl::Status ReadSwapped(const ReadBytes& read, uint32_t word, uint64_t offset, 
   while (!target.empty()) {
     const uint64_t within = offset % word;
     const uint64_t step = std::min<uint64_t>(target.size(), kBlockBytes - within);
-    block.resize((within + step + word - 1) / word * word);   // storages are made of whole words
+    block.resize((within + step + word - 1) / word * word);  // storages are made of whole words
     NEVE_RETURN_IF_ERROR(read(offset - within, block));
     for (auto at = block.begin(); at != block.end(); at += word) std::reverse(at, at + word);
     std::memcpy(target.data(), block.data() + within, step);

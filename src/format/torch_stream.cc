@@ -16,8 +16,9 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr std::string_view kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;   // a number, as pickles of protocol 2 on write it
-constexpr std::string_view kMagicLine = "L119547037146038801333356L\n."sv;          // as older ones do
+constexpr std::string_view kMagic =
+    "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;                           // a number, as pickles of protocol 2 on write it
+constexpr std::string_view kMagicLine = "L119547037146038801333356L\n."sv;  // as older ones do
 constexpr int64_t kProtocol = 1001;
 constexpr uint64_t kMagicSearchBytes = 32, kSmallPickleBytes = 64u << 10, kCountBytes = 8;
 constexpr uint64_t kCheckBytes = 4u << 20;
@@ -32,7 +33,9 @@ class StreamOrigin final : public Origin {
   }
   absl::Status ReadMade(uint64_t number, uint64_t offset, std::span<std::byte> target) const override {
     const auto& [storage, view] = views_[number];
-    const ReadBytes plain = [&, &storage = storage](uint64_t at, std::span<std::byte> to) { return source_->Read(storage.offset + at, to); };
+    const ReadBytes plain = [&, &storage = storage](uint64_t at, std::span<std::byte> to) {
+      return source_->Read(storage.offset + at, to);
+    };
     const ReadBytes swapped = [&, &storage = storage](uint64_t at, std::span<std::byte> to) {
       return ReadSwapped(plain, storage.swap, at, to);
     };
@@ -71,7 +74,8 @@ class TorchStream final : public TorchStorages {
     if (!object.ok()) return Annotate(object.status(), "the object");
     graph_ = &object->graph;
     NEVE_RETURN_IF_ERROR(ReadStorages(object->end));
-    if (absl::Status status = PickleTree(object->graph, this, &maker_).Build(); !status.ok()) return Annotate(status, source_->name());
+    if (absl::Status status = PickleTree(object->graph, this, &maker_).Build(); !status.ok())
+      return Annotate(status, source_->name());
     return maker_.Make(ContentsKind::kTorchLegacy, {source_->name()}, {source_}, origin_);
   }
 
@@ -93,7 +97,7 @@ class TorchStream final : public TorchStorages {
     found.dtype = id.type.dtype;
     found.untyped = id.type.untyped;
     found.device = id.location == "cpu" ? "" : id.location;
-    if (id.view != 0) {   // (key, offset, count): a part of the storage
+    if (id.view != 0) {  // (key, offset, count): a part of the storage
       const bool tuple = graph_->kind(id.view) == PickleKind::kTuple && graph_->Items(id.view).size() == 3;
       const PickleNode offset = tuple ? graph_->Items(id.view)[1] : 0;
       if (!tuple || graph_->kind(offset) != PickleKind::kInteger || graph_->Integer(offset) < 0 ||
@@ -110,7 +114,8 @@ class TorchStream final : public TorchStorages {
     NEVE_RETURN_IF_ERROR(tensor::Classify(tensor.shape, tensor.strides).status());
     const uint64_t span = tensor::SpanBytes(tensor.shape, tensor.strides, item);
     if (byte_offset > have || span > have - byte_offset) {
-      return Damaged(absl::StrFormat("it needs bytes [%d, %d) of its storage, which has %d", byte_offset, byte_offset + span, have));
+      return Damaged(
+          absl::StrFormat("it needs bytes [%d, %d) of its storage, which has %d", byte_offset, byte_offset + span, have));
     }
     NEVE_ASSIGN_OR_RETURN(const uint64_t count, tensor::ElementCount(tensor.shape));
     uint64_t bytes = 0;
@@ -134,7 +139,7 @@ class TorchStream final : public TorchStorages {
   struct Storage {
     Backing backing;
     uint64_t bytes = 0;
-    uint32_t number = UINT32_MAX;   // of the maker
+    uint32_t number = UINT32_MAX;  // of the maker
   };
 
   absl::Status ReadBeginning(uint64_t* at) {
@@ -169,7 +174,7 @@ class TorchStream final : public TorchStorages {
     for (PickleNode node = 0; node < graph_->size(); ++node) {
       if (graph_->kind(node) != PickleKind::kPersistent) continue;
       absl::StatusOr<TorchStorageId> id = ReadStorageId(*graph_, node);
-      if (id.ok()) declared.emplace(id->key, *std::move(id));   // others are told where they are met
+      if (id.ok()) declared.emplace(id->key, *std::move(id));  // others are told where they are met
     }
     const PickleGraph& list = keys->graph;
     if (list.kind(list.root()) != PickleKind::kList) return Damaged(source_->name() + ": the list of storages is no list");
@@ -188,13 +193,13 @@ class TorchStream final : public TorchStorages {
       if (big_endian_) count = __builtin_bswap64(count);
       const uint64_t item = ItemBytes(id->second.type.dtype), bytes = id->second.count * item;
       if (count != id->second.count) {
-        return Damaged(absl::StrFormat("%s: storage %s at byte %d has %d elements, the object says %d", source_->name(), Quoted(key), at,
-                                       count, id->second.count));
+        return Damaged(absl::StrFormat("%s: storage %s at byte %d has %d elements, the object says %d", source_->name(),
+                                       Quoted(key), at, count, id->second.count));
       }
       at += kCountBytes;
       if (bytes > source_->size() - at) {
-        return Damaged(absl::StrFormat("%s: truncated: storage %s needs %d bytes at byte %d, %d are there", source_->name(), Quoted(key),
-                                       bytes, at, source_->size() - at));
+        return Damaged(absl::StrFormat("%s: truncated: storage %s needs %d bytes at byte %d, %d are there", source_->name(),
+                                       Quoted(key), bytes, at, source_->size() - at));
       }
       if (!storages_.emplace(key, Storage{{0, at}, bytes}).second) {
         return Damaged(absl::StrFormat("%s: storage %s is listed twice", source_->name(), Quoted(key)));
@@ -202,7 +207,8 @@ class TorchStream final : public TorchStorages {
       at += bytes;
     }
     if (at == source_->size()) return absl::OkStatus();
-    const std::string rest = absl::StrFormat("trailing data: %d bytes follow the last storage at byte %d", source_->size() - at, at);
+    const std::string rest =
+        absl::StrFormat("trailing data: %d bytes follow the last storage at byte %d", source_->size() - at, at);
     if (!options_.lenient) return Damaged(source_->name() + ": " + rest);
     maker_.AddNote(rest);
     return absl::OkStatus();
@@ -214,7 +220,7 @@ class TorchStream final : public TorchStorages {
   ImageMaker maker_;
   const PickleGraph* graph_ = nullptr;
   bool big_endian_ = false;
-  std::unordered_map<std::string, Storage> storages_;   // by key
+  std::unordered_map<std::string, Storage> storages_;  // by key
   std::unordered_map<uint32_t, const Storage*> by_number_;
 };
 

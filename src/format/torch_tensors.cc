@@ -9,7 +9,7 @@
 namespace neve::format {
 namespace {
 
-constexpr int kWrapsMax = 8;   // a Parameter of a moved tensor of ...: no more of these are looked through
+constexpr int kWrapsMax = 8;  // a Parameter of a moved tensor of ...: no more of these are looked through
 
 class TensorReader {
  public:
@@ -24,7 +24,8 @@ class TensorReader {
       const Step step = ReadCall(call, graph_.Global(call.callable), graph_.Items(call.args), &inner);
       if (step == Step::kTensor) return std::optional(std::move(tensor_));
       if (step == Step::kBad) {
-        return Damaged(absl::StrFormat("%s is called with arguments that it does not take", graph_.Global(call.callable).FullName()));
+        return Damaged(
+            absl::StrFormat("%s is called with arguments that it does not take", graph_.Global(call.callable).FullName()));
       }
       if (step == Step::kNone) break;
       node = inner;
@@ -49,12 +50,15 @@ class TensorReader {
     return Step::kNone;
   }
 
-  static bool IsMultiarray(std::string_view module) { return module == "numpy.core.multiarray" || module == "numpy._core.multiarray"; }
+  static bool IsMultiarray(std::string_view module) {
+    return module == "numpy.core.multiarray" || module == "numpy._core.multiarray";
+  }
   static Step Check(bool ok) { return ok ? Step::kTensor : Step::kBad; }
   static Step Is(bool ok) { return ok ? Step::kTensor : Step::kNone; }
 
   Step ReadUtils(std::string_view name, Args args, PickleNode* inner) {
-    if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3") return Check(ReadDense(name, args));
+    if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3")
+      return Check(ReadDense(name, args));
     if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state") {
       if (args.size() < 2 || !ReadBool(args[1], &tensor_.gradient)) return Step::kBad;
       tensor_.parameter = true;
@@ -85,7 +89,8 @@ class TensorReader {
     }
     const PickleGlobal function = graph_.Global(args[0]), type = graph_.Global(args[1]);
     const bool parameter = type.name == "Parameter" && type.module.starts_with("torch.nn");
-    if (function.module != "torch._utils" || !(parameter || (type.module == "torch" && type.name == "Tensor"))) return Step::kNone;
+    if (function.module != "torch._utils" || !(parameter || (type.module == "torch" && type.name == "Tensor")))
+      return Step::kNone;
     tensor_.parameter = tensor_.parameter || parameter;
     if (!IsNothing(args[3])) tensor_.attributes = args[3];
     return ReadUtils(function.name, graph_.Items(args[2]), inner);
@@ -116,7 +121,7 @@ class TensorReader {
       node = graph_.Items(args)[0];
     }
     const PickleKind kind = graph_.kind(node);
-    if (kind == PickleKind::kInteger) {   // a shape of one dimension, as NumPy may write it
+    if (kind == PickleKind::kInteger) {  // a shape of one dimension, as NumPy may write it
       dims->assign(1, graph_.Integer(node));
       return dims->front() >= 0;
     }
@@ -131,7 +136,8 @@ class TensorReader {
   bool ReadGeometry(PickleNode offset, PickleNode shape, PickleNode strides) {
     if (graph_.kind(offset) != PickleKind::kInteger || graph_.Integer(offset) < 0) return false;
     tensor_.offset = static_cast<uint64_t>(graph_.Integer(offset));
-    return ReadDims(shape, &tensor_.shape) && ReadDims(strides, &tensor_.strides) && tensor_.shape.size() == tensor_.strides.size();
+    return ReadDims(shape, &tensor_.shape) && ReadDims(strides, &tensor_.strides) &&
+           tensor_.shape.size() == tensor_.strides.size();
   }
   bool ReadDTypeName(PickleNode node) {
     if (graph_.kind(node) != PickleKind::kGlobal || graph_.Global(node).module != "torch") return false;
@@ -145,7 +151,8 @@ class TensorReader {
   // (storage, offset, shape, strides[, requires_grad, hooks[, dtype][, metadata]])
   bool ReadDense(std::string_view name, Args args) {
     const bool third = name == "_rebuild_tensor_v3";
-    if (args.size() < 4 || graph_.kind(args[0]) != PickleKind::kPersistent || !ReadGeometry(args[1], args[2], args[3])) return false;
+    if (args.size() < 4 || graph_.kind(args[0]) != PickleKind::kPersistent || !ReadGeometry(args[1], args[2], args[3]))
+      return false;
     tensor_.storage = args[0];
     if (args.size() > 4 && !ReadGradient(args[4])) return false;
     if (third && (args.size() < 7 || !ReadDTypeName(args[6]))) return false;
@@ -162,7 +169,8 @@ class TensorReader {
 
   // (storage, offset, shape, strides, quantizer, requires_grad, hooks)
   bool ReadQuantized(Args args) {
-    if (args.size() < 5 || graph_.kind(args[0]) != PickleKind::kPersistent || !ReadGeometry(args[1], args[2], args[3])) return false;
+    if (args.size() < 5 || graph_.kind(args[0]) != PickleKind::kPersistent || !ReadGeometry(args[1], args[2], args[3]))
+      return false;
     tensor_.kind = TorchTensor::Kind::kQuantized;
     tensor_.storage = args[0];
     return true;
@@ -171,8 +179,8 @@ class TensorReader {
   // (dtype, shape, strides, requires_grad)
   bool ReadMeta(Args args) {
     tensor_.kind = TorchTensor::Kind::kMeta;
-    return args.size() >= 4 && ReadDTypeName(args[0]) && ReadDims(args[1], &tensor_.shape) && ReadDims(args[2], &tensor_.strides) &&
-           tensor_.shape.size() == tensor_.strides.size() && ReadGradient(args[3]);
+    return args.size() >= 4 && ReadDTypeName(args[0]) && ReadDims(args[1], &tensor_.shape) &&
+           ReadDims(args[2], &tensor_.strides) && tensor_.shape.size() == tensor_.strides.size() && ReadGradient(args[3]);
   }
 
   // (layout, (components.., shape[, is_coalesced]))
@@ -205,7 +213,8 @@ class TensorReader {
     if (call.state == 0 || graph_.kind(call.state) != PickleKind::kTuple) return false;
     const Args first = graph_.Items(call.args), state = graph_.Items(call.state);
     bool fortran = false;
-    if (first.empty() || graph_.kind(first[0]) != PickleKind::kGlobal || graph_.Global(first[0]).FullName() != "numpy.ndarray") return false;
+    if (first.empty() || graph_.kind(first[0]) != PickleKind::kGlobal || graph_.Global(first[0]).FullName() != "numpy.ndarray")
+      return false;
     return state.size() == 5 && ReadBool(state[3], &fortran) && FinishArray(state[1], state[2], fortran, state[4]);
   }
 
@@ -230,11 +239,16 @@ class TensorReader {
         if (__builtin_mul_overflow(step, std::max<int64_t>(tensor_.shape[i], 1), &step)) return false;
       }
     }
-    tensor_.dtype = NumpyDType(dtype->text);
+    std::string text = dtype->text;
+    if (text[0] == '>') {   // NumPy brings what it unpickles into the order of the machine
+      text[0] = '<';
+      tensor_.swap = static_cast<uint32_t>(text[1] == 'U' ? 4 : text[1] == 'c' ? dtype->item_bytes / 2 : dtype->item_bytes);
+    }
+    tensor_.dtype = NumpyDType(text);
     if (tensor_.dtype) return true;
     if (from_device_) return false;
     // Stored by the bytes of its items.
-    tensor_.numpy = dtype->text;
+    tensor_.numpy = text;
     tensor_.dtype = DType::kU8;
     for (int64_t& stride : tensor_.strides) {
       if (__builtin_mul_overflow(stride, static_cast<int64_t>(dtype->item_bytes), &stride)) return false;
@@ -252,7 +266,8 @@ class TensorReader {
 
 }  // namespace
 
-absl::StatusOr<std::optional<TorchTensor>> ReadTorchTensor(const PickleGraph& graph, const PickleValues& values, PickleNode node) {
+absl::StatusOr<std::optional<TorchTensor>> ReadTorchTensor(const PickleGraph& graph, const PickleValues& values,
+                                                           PickleNode node) {
   return TensorReader(graph, values).Read(node);
 }
 

@@ -21,20 +21,21 @@ struct TorchTensor {
   enum class Kind : uint8_t { kDense, kMeta, kSparse, kQuantized, kArray };
   Kind kind = Kind::kDense;
   bool parameter = false, gradient = false, conjugated = false, negated = false, coalesced = false;
-  std::string device;              // "": that of its storage, or the host
-  PickleNode attributes = 0;       // Python attributes; 0: none
+  std::string device;         // "": that of its storage, or the host
+  PickleNode attributes = 0;  // Python attributes; 0: none
 
-  PickleNode storage = 0;          // dense, quantized: its persistent id
-  std::optional<DType> dtype;      // where it is not that of the storage
-  std::string dtype_name;          // torch's, of meta and of those that neve lacks
-  uint64_t offset = 0;             // in elements
-  tensor::Dims shape, strides;     // strides: all but sparse
+  PickleNode storage = 0;       // dense, quantized: its persistent id
+  std::optional<DType> dtype;   // where it is not that of the storage
+  std::string dtype_name;       // torch's, of meta and of those that neve lacks
+  uint64_t offset = 0;          // in elements
+  tensor::Dims shape, strides;  // strides: all but sparse
 
-  std::string layout;              // sparse: "coo", "csr", "csc", "bsr", "bsc"
-  std::vector<PickleNode> parts;   // its component tensors
+  std::string layout;             // sparse: "coo", "csr", "csc", "bsr", "bsc"
+  std::vector<PickleNode> parts;  // its component tensors
 
-  PickleNode bytes = 0;            // array: its bytes
-  std::string numpy;               // its dtype where neve has no name for it, and the shape then ends with an item's bytes
+  PickleNode bytes = 0;  // array: its bytes
+  uint32_t swap = 1;     // bytes of the words to be turned around, as NumPy itself does when it reads them
+  std::string numpy;     // its dtype where neve has no name for it, and the shape then ends with an item's bytes
 };
 
 // What a node rebuilds; nullopt: no tensor that is known here. Damaged: one of theirs with arguments that it does not take.
@@ -44,8 +45,8 @@ absl::StatusOr<std::optional<TorchTensor>> ReadTorchTensor(const PickleGraph& gr
 struct TorchStorageId {
   TorchStorageType type;
   std::string type_name, key, location;
-  uint64_t count = 0;        // of elements
-  PickleNode view = 0;       // 0: none
+  uint64_t count = 0;   // of elements
+  PickleNode view = 0;  // 0: none
 };
 absl::StatusOr<TorchStorageId> ReadStorageId(const PickleGraph& graph, PickleNode persistent);
 

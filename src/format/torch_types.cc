@@ -7,8 +7,8 @@ namespace neve::format {
 namespace {
 
 struct Named {
-  std::string_view name, other;   // its name, and another that torch has for it
-  std::optional<DType> dtype;     // none: neve has no such type
+  std::string_view name, other;  // its name, and another that torch has for it
+  std::optional<DType> dtype;    // none: neve has no such type
 };
 constexpr Named kDTypes[] = {
     {"float32", "float", DType::kF32},
@@ -50,11 +50,11 @@ struct NamedStorage {
   DType dtype;
 };
 constexpr NamedStorage kStorages[] = {
-    {"FloatStorage", DType::kF32},          {"DoubleStorage", DType::kF64},         {"HalfStorage", DType::kF16},
-    {"BFloat16Storage", DType::kBF16},      {"LongStorage", DType::kI64},           {"IntStorage", DType::kI32},
-    {"ShortStorage", DType::kI16},          {"CharStorage", DType::kI8},            {"ByteStorage", DType::kU8},
-    {"BoolStorage", DType::kBool},          {"ComplexFloatStorage", DType::kC64},   {"ComplexDoubleStorage", DType::kC128},
-    {"QInt8Storage", DType::kQI8},          {"QUInt8Storage", DType::kQU8},         {"QInt32Storage", DType::kQI32},
+    {"FloatStorage", DType::kF32},     {"DoubleStorage", DType::kF64},       {"HalfStorage", DType::kF16},
+    {"BFloat16Storage", DType::kBF16}, {"LongStorage", DType::kI64},         {"IntStorage", DType::kI32},
+    {"ShortStorage", DType::kI16},     {"CharStorage", DType::kI8},          {"ByteStorage", DType::kU8},
+    {"BoolStorage", DType::kBool},     {"ComplexFloatStorage", DType::kC64}, {"ComplexDoubleStorage", DType::kC128},
+    {"QInt8Storage", DType::kQI8},     {"QUInt8Storage", DType::kQU8},       {"QInt32Storage", DType::kQI32},
 };
 
 const Named* FindNamed(std::string_view name) {
@@ -89,8 +89,8 @@ std::optional<TorchStorageType> TorchStorage(std::string_view module, std::strin
 
 std::optional<DType> NumpyDType(std::string_view text) {
   static constexpr std::pair<std::string_view, DType> kTypes[] = {
-      {"|b1", DType::kBool}, {"|u1", DType::kU8},  {"|i1", DType::kI8},  {"<i2", DType::kI16}, {"<u2", DType::kU16},
-      {"<f2", DType::kF16},  {"<i4", DType::kI32}, {"<u4", DType::kU32}, {"<f4", DType::kF32}, {"<i8", DType::kI64},
+      {"|b1", DType::kBool}, {"|u1", DType::kU8},  {"|i1", DType::kI8},  {"<i2", DType::kI16},   {"<u2", DType::kU16},
+      {"<f2", DType::kF16},  {"<i4", DType::kI32}, {"<u4", DType::kU32}, {"<f4", DType::kF32},   {"<i8", DType::kI64},
       {"<u8", DType::kU64},  {"<f8", DType::kF64}, {"<c8", DType::kC64}, {"<c16", DType::kC128},
   };
   const auto found = std::ranges::find_if(kTypes, [&](const auto& type) { return type.first == text; });
@@ -99,10 +99,14 @@ std::optional<DType> NumpyDType(std::string_view text) {
 
 uint32_t WordBytes(DType dtype) {
   switch (dtype) {
-    case DType::kC64: return 4;
-    case DType::kC128: return 8;
-    case DType::kC32: return 2;
-    default: return static_cast<uint32_t>(ItemBytes(dtype));
+    case DType::kC64:
+      return 4;
+    case DType::kC128:
+      return 8;
+    case DType::kC32:
+      return 2;
+    default:
+      return static_cast<uint32_t>(ItemBytes(dtype));
   }
 }
 

@@ -18,7 +18,7 @@ std::string_view TorchName(DType dtype);
 // "FloatStorage" of module "torch", "torch.cuda" or "torch.storage".
 struct TorchStorageType {
   DType dtype;
-  bool untyped;   // its count is of bytes, and tensors name their dtype themselves
+  bool untyped;  // its count is of bytes, and tensors name their dtype themselves
 };
 std::optional<TorchStorageType> TorchStorage(std::string_view module, std::string_view name);
 

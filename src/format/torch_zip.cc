@@ -22,8 +22,8 @@ const ZipEntry* FindPickle(const ZipDirectory& directory) {
   const ZipEntry* found = nullptr;
   auto depth = [](std::string_view name) { return std::count(name.begin(), name.end(), '/'); };
   for (const ZipEntry& entry : directory.entries()) {
-    const bool is_pickle = entry.name.ends_with(kPickleName) &&
-                           (entry.name.size() == kPickleName.size() || entry.name[entry.name.size() - kPickleName.size() - 1] == '/');
+    const bool is_pickle = entry.name.ends_with(kPickleName) && (entry.name.size() == kPickleName.size() ||
+                                                                 entry.name[entry.name.size() - kPickleName.size() - 1] == '/');
     if (is_pickle && (found == nullptr || depth(entry.name) < depth(found->name))) found = &entry;
   }
   return found;
@@ -49,10 +49,12 @@ class TorchZip final : public TorchStorages {
     absl::StatusOr<ReadPickleResult> pickle = ReadPickle(std::move(text), Where(*pickle_entry));
     if (!pickle.ok()) return pickle.status();
     if (pickle->end != pickle_entry->bytes) {
-      maker_.AddNote(absl::StrFormat("%d bytes follow the pickle in entry %s", pickle_entry->bytes - pickle->end, Quoted(pickle_entry->name)));
+      maker_.AddNote(absl::StrFormat("%d bytes follow the pickle in entry %s", pickle_entry->bytes - pickle->end,
+                                     Quoted(pickle_entry->name)));
     }
     graph_ = &pickle->graph;
-    if (absl::Status status = PickleTree(pickle->graph, this, &maker_).Build(); !status.ok()) return Annotate(status, source_->name());
+    if (absl::Status status = PickleTree(pickle->graph, this, &maker_).Build(); !status.ok())
+      return Annotate(status, source_->name());
     for (const auto& [key, storage] : storages_) {
       if (storage.entry != nullptr) origin_->NameTensor(*storage.entry, maker_.FirstTensorOf(storage.found.storage));
     }
@@ -80,7 +82,8 @@ class TorchZip final : public TorchStorages {
     const uint64_t have = maker_.storage_bytes(found.storage);
     NEVE_RETURN_IF_ERROR(tensor::Classify(tensor.shape, tensor.strides).status());
     if (byte_offset > have || span > have - byte_offset) {
-      return Damaged(absl::StrFormat("it needs bytes [%d, %d) of its storage, which has %d", byte_offset, byte_offset + span, have));
+      return Damaged(
+          absl::StrFormat("it needs bytes [%d, %d) of its storage, which has %d", byte_offset, byte_offset + span, have));
     }
     NEVE_ASSIGN_OR_RETURN(const uint64_t count, tensor::ElementCount(tensor.shape));
     uint64_t bytes = 0;
@@ -132,7 +135,7 @@ class TorchZip final : public TorchStorages {
     if (storage->found.meta) return absl::OkStatus();
     const std::string name = root_ + "data/" + id.key;
     const ZipEntry* const entry = origin_->directory().Find(name);
-    const uint64_t bytes = id.count * ItemBytes(id.type.dtype);   // does not overflow: ReadStorageId
+    const uint64_t bytes = id.count * ItemBytes(id.type.dtype);  // does not overflow: ReadStorageId
     if (entry == nullptr) {
       const std::string what = absl::StrFormat("the record %s is missing from the archive", Quoted(name));
       return options_.lenient ? NotFound(what) : Damaged(what + " (--lenient reads the others)");
@@ -159,8 +162,8 @@ class TorchZip final : public TorchStorages {
   const PickleGraph* graph_ = nullptr;
   const ZipEntry* pickle_entry_ = nullptr;
   bool big_endian_ = false;
-  std::unordered_map<std::string, Storage> storages_;               // by key; its elements do not move
-  std::unordered_map<uint32_t, const Storage*> by_number_;          // of the maker
+  std::unordered_map<std::string, Storage> storages_;       // by key; its elements do not move
+  std::unordered_map<uint32_t, const Storage*> by_number_;  // of the maker
 };
 
 }  // namespace

@@ -9,8 +9,8 @@
 namespace neve::format {
 namespace {
 
-constexpr uint64_t kSmallBytes = 64u << 10;     // pieces below that are read together with their neighbours
-constexpr uint64_t kGapBytesMax = 4096;         // what is read between two such, to be thrown away
+constexpr uint64_t kSmallBytes = 64u << 10;  // pieces below that are read together with their neighbours
+constexpr uint64_t kGapBytesMax = 4096;      // what is read between two such, to be thrown away
 constexpr uint64_t kTogetherBytesMax = 4u << 20;
 
 }  // namespace
@@ -94,9 +94,8 @@ absl::Status VirtualContents::Read(uint64_t offset, std::span<std::byte> target)
 
 // In the order of the files; small pieces that lie side by side, as tiny tensors do, are read together.
 absl::Status VirtualContents::ReadFiles(std::vector<Piece>* pieces) const {
-  std::sort(pieces->begin(), pieces->end(), [](const Piece& a, const Piece& b) {
-    return a.file != b.file ? a.file < b.file : a.offset < b.offset;
-  });
+  std::sort(pieces->begin(), pieces->end(),
+            [](const Piece& a, const Piece& b) { return a.file != b.file ? a.file < b.file : a.offset < b.offset; });
   std::vector<std::byte> together;
   for (size_t i = 0; i < pieces->size();) {
     const Piece& first = (*pieces)[i];

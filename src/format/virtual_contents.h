@@ -12,8 +12,8 @@
 namespace neve::format {
 
 struct PlacedBytes {
-  uint64_t image_offset;   // while it is being made: within the data
-  uint64_t bytes;          // more than 0
+  uint64_t image_offset;  // while it is being made: within the data
+  uint64_t bytes;         // more than 0
   Backing backing;
 };
 
@@ -24,7 +24,7 @@ struct VirtualParts {
   std::shared_ptr<const Origin> origin;
   std::string header_text;
   uint64_t data_bytes;
-  std::vector<PlacedBytes> placed;   // ascending; they cover the data
+  std::vector<PlacedBytes> placed;  // ascending; they cover the data
   std::vector<std::string> memory;
   std::vector<OpaqueObject> opaque;
   std::vector<std::string> notes;

@@ -28,11 +28,11 @@ namespace neve::format {
 
 // Where the bytes of a storage come from.
 struct Backing {
-  static constexpr uint32_t kMemory = UINT32_MAX;       // offset: which text of the maker
-  static constexpr uint32_t kMade = UINT32_MAX - 1;     // offset: a number that the origin knows them by
-  uint32_t file = 0;                                    // into the sources
+  static constexpr uint32_t kMemory = UINT32_MAX;    // offset: which text of the maker
+  static constexpr uint32_t kMade = UINT32_MAX - 1;  // offset: a number that the origin knows them by
+  uint32_t file = 0;                                 // into the sources
   uint64_t offset = 0;
-  uint32_t swap = 1;                                    // words of so many bytes are turned around; files only
+  uint32_t swap = 1;  // words of so many bytes are turned around; files only
   bool lies_in_file() const { return file < kMade; }
 };
 
@@ -50,26 +50,26 @@ using Sources = std::vector<std::shared_ptr<const ByteSource>>;
 class ImageMaker {
  public:
   struct Tensor {
-    std::string name;       // escaped and unique
+    std::string name;  // escaped and unique
     DType dtype;
     tensor::Dims shape, strides;
     uint32_t storage;
-    uint64_t byte_offset;   // of its first element in the storage
+    uint64_t byte_offset;  // of its first element in the storage
   };
 
   uint32_t AddStorage(uint64_t bytes, const Backing& backing);
-  uint32_t AddMemory(std::string bytes);            // a storage too
+  uint32_t AddMemory(std::string bytes);  // a storage too
   uint64_t storage_bytes(uint32_t storage) const { return storages_[storage].bytes; }
   // Damaged: it reaches out of its storage (bytes wanted and found), or overflows.
   absl::Status AddTensor(Tensor tensor);
-  uint32_t AddBlob(std::string payload);            // the number of `neve.blob.<n>`
+  uint32_t AddBlob(std::string payload);  // the number of `neve.blob.<n>`
   void SetTree(std::string root, std::string values) { root_ = std::move(root), values_ = std::move(values), has_tree_ = true; }
   void AddMetadata(std::string key, std::string value) { metadata_.emplace_back(std::move(key), std::move(value)); }
   void AddOpaque(OpaqueObject object) { opaque_.push_back(std::move(object)); }
   void AddNote(std::string note) { notes_.push_back(std::move(note)); }
   std::vector<std::string>* notes() { return &notes_; }
-  std::string FirstTensorOf(uint32_t storage) const;   // "" where none is
-  uint64_t memory_bytes() const { return memory_bytes_; }   // of blobs and memory so far
+  std::string FirstTensorOf(uint32_t storage) const;       // "" where none is
+  uint64_t memory_bytes() const { return memory_bytes_; }  // of blobs and memory so far
 
   // Empties the maker. `files`: names; sources[i] is that of files[i], where a backing names it.
   absl::StatusOr<std::unique_ptr<Contents>> Make(ContentsKind kind, std::vector<std::string> files, Sources sources,
@@ -79,10 +79,10 @@ class ImageMaker {
   struct Storage {
     uint64_t bytes;
     Backing backing;
-    uint32_t owner = UINT32_MAX;       // the tensor that it is stored as
-    uint32_t base_number = UINT32_MAX; // of its hidden base, where it has one
+    uint32_t owner = UINT32_MAX;        // the tensor that it is stored as
+    uint32_t base_number = UINT32_MAX;  // of its hidden base, where it has one
     uint32_t alignment = 1;
-    uint32_t first = UINT32_MAX;       // the first tensor of it
+    uint32_t first = UINT32_MAX;  // the first tensor of it
   };
   struct Entry;
   bool Covers(const Tensor& tensor) const;
@@ -94,7 +94,7 @@ class ImageMaker {
   std::vector<Storage> storages_;
   std::vector<Tensor> tensors_;
   std::vector<std::string> memory_;
-  std::vector<uint32_t> blobs_;        // their storages
+  std::vector<uint32_t> blobs_;  // their storages
   uint64_t memory_bytes_ = 0;
   std::string root_, values_;
   bool has_tree_ = false;

@@ -19,15 +19,14 @@ constexpr std::string_view kLocalMagic = "PK\3\4"sv, kCentralMagic = "PK\1\2"sv,
                            kLocatorMagic = "PK\6\7"sv, kDescriptorMagic = "PK\7\x8"sv;
 constexpr uint64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kCommentBytesMax = 65535;
-constexpr uint64_t kTrailingSearchBytes = 4u << 20;   // how far from the end an end record is looked for, to say what follows it
-constexpr uint64_t kWholeSearchBytes = 8u << 20;      // how much of a truncated archive is searched for whole entries
-constexpr uint64_t kWindowBytes = 64u << 10;          // local headers that lie so close are read together
-constexpr uint64_t kHeaderReadBytes = 512;            // one that lies alone: torch's fit, whatever their padding up to 256
-constexpr uint64_t kInflationMax = 1032;              // deflate cannot do better
+constexpr uint64_t kTrailingSearchBytes = 4u << 20;  // how far from the end an end record is looked for, to say what follows it
+constexpr uint64_t kWholeSearchBytes = 8u << 20;     // how much of a truncated archive is searched for whole entries
+constexpr uint64_t kWindowBytes = 64u << 10;         // local headers that lie so close are read together
+constexpr uint64_t kHeaderReadBytes = 512;           // one that lies alone: torch's fit, whatever their padding up to 256
+constexpr uint64_t kInflationMax = 1032;             // deflate cannot do better
 constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kMax16 = 0xFFFF, kEncrypted = 1 | 1 << 6 | 1 << 13, kDescriptorFollows = 1 << 3;
 constexpr uint16_t kZip64Field = 1;
-
 
 uint64_t Load(std::string_view text, uint64_t at, int bytes) {
   uint64_t value = 0;
@@ -47,7 +46,7 @@ std::optional<std::string_view> Zip64Field(std::string_view extra) {
     if (id == kZip64Field && found.empty()) found = extra.substr(4, bytes);
     extra.remove_prefix(4 + size_t{bytes});
   }
-  return found;   // fewer than four bytes left over are padding that some tools write
+  return found;  // fewer than four bytes left over are padding that some tools write
 }
 
 // What the 32-bit fields of a header say, with the zip64 field in place of those that are all ones.
@@ -58,7 +57,7 @@ bool WidenSizes(std::string_view zip64, bool with_offset, Sizes* sizes) {
   for (uint64_t* const field : {&sizes->bytes, &sizes->stored_bytes, &sizes->header_offset}) {
     if (field == &sizes->header_offset && !with_offset) break;
     if (*field != kMax32) continue;
-    if (zip64.empty()) continue;   // exactly 4 GiB - 1, without zip64
+    if (zip64.empty()) continue;  // exactly 4 GiB - 1, without zip64
     if (zip64.size() < 8) return false;
     *field = Load64(zip64, 0);
     zip64.remove_prefix(8);
@@ -105,12 +104,12 @@ class ZipReader {
   // The last end record of `tail` whose comment reaches exactly to the end; else the last of all; npos: none.
   static size_t FindEndRecord(std::string_view tail) {
     size_t last = std::string_view::npos;
-    for (size_t at = tail.rfind(kEndMagic); at != std::string_view::npos; at = at == 0 ? std::string_view::npos
-                                                                                     : tail.rfind(kEndMagic, at - 1)) {
+    for (size_t at = tail.rfind(kEndMagic); at != std::string_view::npos;
+         at = at == 0 ? std::string_view::npos : tail.rfind(kEndMagic, at - 1)) {
       if (tail.size() - at < kEndBytes) continue;
       if (tail.size() - at - kEndBytes == Load16(tail, at + 20)) return at;
       if (last == std::string_view::npos) last = at;
-      if (tail.size() - at > kEndBytes + kCommentBytesMax) break;   // none further off can reach the end
+      if (tail.size() - at > kEndBytes + kCommentBytesMax) break;  // none further off can reach the end
     }
     return last;
   }
@@ -174,7 +173,7 @@ class ZipReader {
       NEVE_ASSIGN_OR_RETURN(found, read(at));
     }
     if (!found) {
-      if (!wide) return absl::OkStatus();   // bytes that look like a locator by chance
+      if (!wide) return absl::OkStatus();  // bytes that look like a locator by chance
       return Bad(absl::StrFormat("there is no zip64 end record at byte %d, where its locator points", at));
     }
     const uint64_t count = Load64(record, 32), bytes = Load64(record, 40), offset = Load64(record, 48);
@@ -259,7 +258,8 @@ class ZipReader {
       const std::string_view name = std::string_view(text).substr(at + kCentralBytes, name_bytes);
       const std::string_view extra = std::string_view(text).substr(at + kCentralBytes + name_bytes, extra_bytes);
       if (absl::Status status = AddEntry(fixed, name, extra, directory_offset); !status.ok()) {
-        return Annotate(status, absl::StrFormat("%s: entry %s of the directory, at byte %d", source_.name(), Quoted(name), place));
+        return Annotate(status,
+                        absl::StrFormat("%s: entry %s of the directory, at byte %d", source_.name(), Quoted(name), place));
       }
       at += kCentralBytes + name_bytes + extra_bytes + comment;
     }
@@ -283,7 +283,7 @@ class ZipReader {
     if (method == 8 && sizes.bytes / kInflationMax > sizes.stored_bytes) {
       return Damaged(absl::StrFormat("%d deflated bytes cannot hold the %d that it claims", sizes.stored_bytes, sizes.bytes));
     }
-    const uint64_t end = directory_offset - before_;   // in the archive's own offsets
+    const uint64_t end = directory_offset - before_;  // in the archive's own offsets
     if (sizes.header_offset > end || end - sizes.header_offset < kLocalBytes + name.size() ||
         sizes.stored_bytes > end - sizes.header_offset - kLocalBytes - name.size()) {
       return Damaged(absl::StrFormat("%d bytes from byte %d on reach past the directory at %d", sizes.stored_bytes,
@@ -324,7 +324,8 @@ class ZipReader {
       // Before anything of it is read: an archive of overlapping entries can be as large as it likes.
       if (entry.data_offset + entry.stored_bytes > next) return Overlap(entry, entries, order, i);
       if (absl::Status status = ReadLocalHeader(&entry, next); !status.ok()) {
-        return Annotate(status, absl::StrFormat("%s: entry %s, at byte %d", source_.name(), Quoted(entry.name), entry.header_offset));
+        return Annotate(status,
+                        absl::StrFormat("%s: entry %s, at byte %d", source_.name(), Quoted(entry.name), entry.header_offset));
       }
       if (entry.data_offset > next || entry.stored_bytes > next - entry.data_offset) return Overlap(entry, entries, order, i);
     }
@@ -366,14 +367,14 @@ class ZipReader {
     }
     const std::optional<std::string_view> zip64 = Zip64Field(names.substr(name_bytes));
     if (!zip64 || !WidenSizes(*zip64, false, &sizes)) return Damaged("the extra fields of its local header are malformed");
-    const bool later = (flags & kDescriptorFollows) != 0;   // crc and sizes may be left 0 and stand after the data
+    const bool later = (flags & kDescriptorFollows) != 0;  // crc and sizes may be left 0 and stand after the data
     const auto agrees = [&](uint64_t local, uint64_t listed) { return local == listed || (later && local == 0); };
     if ((method == 8) != entry->deflated || (method != 0 && method != 8) || later != entry->has_descriptor ||
         !agrees(sizes.bytes, entry->bytes) || !agrees(sizes.stored_bytes, entry->stored_bytes) || !agrees(crc, entry->crc)) {
-      return Damaged(absl::StrFormat("its local header says method %d, %d bytes stored of %d, crc %08x; the directory says method %d, "
-                                     "%d of %d, crc %08x",
-                                     method, sizes.stored_bytes, sizes.bytes, crc, entry->deflated ? 8 : 0, entry->stored_bytes,
-                                     entry->bytes, entry->crc));
+      return Damaged(absl::StrFormat(
+          "its local header says method %d, %d bytes stored of %d, crc %08x; the directory says method %d, "
+          "%d of %d, crc %08x",
+          method, sizes.stored_bytes, sizes.bytes, crc, entry->deflated ? 8 : 0, entry->stored_bytes, entry->bytes, entry->crc));
     }
     entry->data_offset = entry->header_offset + kLocalBytes + name_bytes + extra_bytes;
     return absl::OkStatus();
@@ -383,9 +384,9 @@ class ZipReader {
   const ZipOptions& options_;
   ZipDirectory directory_;
   std::string tail_;
-  uint64_t count_ = 0, bytes_ = 0, offset_ = 0;   // of the directory, as the end record says
-  uint64_t directory_end_ = 0;                    // in the file
-  uint64_t before_ = 0;                           // bytes of the file before the archive
+  uint64_t count_ = 0, bytes_ = 0, offset_ = 0;  // of the directory, as the end record says
+  uint64_t directory_end_ = 0;                   // in the file
+  uint64_t before_ = 0;                          // bytes of the file before the archive
   std::string window_;
   uint64_t window_offset_ = 0;
 };
@@ -421,7 +422,7 @@ absl::StatusOr<std::string> ReadZipEntry(const ByteSource& source, const ZipEntr
 }
 
 absl::Status CheckZipDescriptor(const ByteSource& source, const ZipEntry& entry) {
-  if (!entry.has_descriptor || entry.bytes == 0) return absl::OkStatus();   // torch writes none for an empty one
+  if (!entry.has_descriptor || entry.bytes == 0) return absl::OkStatus();  // torch writes none for an empty one
   const uint64_t at = entry.data_offset + entry.stored_bytes;
   std::string text;
   NEVE_RETURN_IF_ERROR(source.ReadText(at, std::min<uint64_t>(24, source.size() - at), &text));

@@ -24,17 +24,17 @@ namespace neve::format {
 
 struct ZipEntry {
   std::string_view name;
-  uint64_t header_offset;       // of its local header
+  uint64_t header_offset;  // of its local header
   uint64_t data_offset;
-  uint64_t stored_bytes;        // as they lie in the archive
-  uint64_t bytes;               // once inflated
-  uint32_t crc;                 // of those
+  uint64_t stored_bytes;  // as they lie in the archive
+  uint64_t bytes;         // once inflated
+  uint32_t crc;           // of those
   bool deflated;
-  bool has_descriptor;          // 12 to 24 bytes after the data repeat crc and sizes
+  bool has_descriptor;  // 12 to 24 bytes after the data repeat crc and sizes
 };
 
 struct ZipOptions {
-  bool lenient = false;         // bytes before and after the archive are allowed, and noted
+  bool lenient = false;  // bytes before and after the archive are allowed, and noted
   std::vector<std::string>* notes = nullptr;
 };
 
@@ -49,13 +49,13 @@ class ZipDirectory {
   ZipDirectory(ZipDirectory&&) = default;
   ZipDirectory& operator=(ZipDirectory&&) = default;
 
-  std::span<const ZipEntry> entries() const { return entries_; }   // in the directory's order
+  std::span<const ZipEntry> entries() const { return entries_; }  // in the directory's order
   const ZipEntry* Find(std::string_view name) const;
 
  private:
   friend class ZipReader;
   ZipDirectory() = default;
-  std::string text_;                   // the central directory, which the names point into
+  std::string text_;  // the central directory, which the names point into
   std::vector<ZipEntry> entries_;
   std::vector<uint32_t> by_name_;
 };

@@ -10,7 +10,7 @@ namespace neve::format {
 namespace {
 
 constexpr size_t kInflatersMax = 8;
-constexpr uint64_t kCheckBytes = 1u << 20;   // stays in the cache between the read and the checksum
+constexpr uint64_t kCheckBytes = 1u << 20;  // stays in the cache between the read and the checksum
 
 }  // namespace
 
@@ -77,7 +77,8 @@ absl::Status ZipOrigin::Check(const std::function<void(uint64_t)>& progress, std
     }
     done += entry.bytes;
     if (whole && crc != entry.crc) {
-      report(false, absl::StrFormat("entry %s: its bytes have crc %08x, the directory says %08x", Quoted(entry.name), crc, entry.crc));
+      report(false,
+             absl::StrFormat("entry %s: its bytes have crc %08x, the directory says %08x", Quoted(entry.name), crc, entry.crc));
     }
     if (absl::Status status = CheckZipDescriptor(*source_, entry); IsDamaged(status)) {
       report(true, std::string(status.message()));

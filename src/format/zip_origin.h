@@ -28,8 +28,8 @@ class ZipOrigin final : public Origin {
   // Before anything is read. `skip` bytes of the entry come before what is asked for; word: of a foreign byte order.
   Backing BackingOf(const ZipEntry& entry, uint64_t skip, uint32_t word);
   Backing AddLazyView(const ZipEntry& entry, uint32_t word, LazyView view);
-  void NameTensor(const ZipEntry& entry, const std::string& tensor);   // the first that an entry holds, for problems
-  void AddProblem(ContentsProblem problem) { known_.push_back(std::move(problem)); }   // found while opening, told by Check
+  void NameTensor(const ZipEntry& entry, const std::string& tensor);  // the first that an entry holds, for problems
+  void AddProblem(ContentsProblem problem) { known_.push_back(std::move(problem)); }  // found while opening, told by Check
 
   // Bytes of an entry, inflated. Requires: within entry.bytes.
   absl::Status ReadEntry(const ZipEntry& entry, uint64_t offset, std::span<std::byte> target) const;
@@ -50,7 +50,7 @@ class ZipOrigin final : public Origin {
   std::map<const ZipEntry*, std::string> tensors_;
   std::vector<ContentsProblem> known_;
   mutable sync::Mutex mutex_;
-  mutable std::map<const ZipEntry*, std::unique_ptr<Inflater>> inflaters_ NEVE_GUARDED_BY(mutex_);   // a few, where they stopped
+  mutable std::map<const ZipEntry*, std::unique_ptr<Inflater>> inflaters_ NEVE_GUARDED_BY(mutex_);  // a few, where they stopped
 };
 
 }  // namespace neve::format

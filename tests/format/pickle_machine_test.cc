@@ -21,25 +21,43 @@ std::string Show(const PickleGraph& graph, PickleNode node, int depth = 0) {
   };
   std::string digits;
   switch (graph.kind(node)) {
-    case PickleKind::kNone: return "None";
-    case PickleKind::kFalse: return "False";
-    case PickleKind::kTrue: return "True";
-    case PickleKind::kInteger: return std::to_string(graph.Integer(node));
-    case PickleKind::kLong: TwosComplementToDecimal(graph.Bytes(node), &digits); return digits + "L";
-    case PickleKind::kFloat: return std::to_string(graph.Float(node));
-    case PickleKind::kText: return "'" + std::string(graph.Bytes(node)) + "'";
-    case PickleKind::kBytes: return "b'" + std::string(graph.Bytes(node)) + "'";
-    case PickleKind::kByteArray: return "ba'" + std::string(graph.Bytes(node)) + "'";
-    case PickleKind::kTuple: return "(" + items(graph.Items(node)) + ")";
-    case PickleKind::kList: return "[" + items(graph.Items(node)) + "]";
-    case PickleKind::kSet: return "set(" + items(graph.Items(node)) + ")";
-    case PickleKind::kFrozenSet: return "frozenset(" + items(graph.Items(node)) + ")";
-    case PickleKind::kDict: return "{" + items(graph.Items(node)) + "}";
-    case PickleKind::kGlobal: return "<" + graph.Global(node).FullName() + ">";
-    case PickleKind::kPersistent: return "P" + Show(graph, graph.PersistentId(node), depth + 1);
+    case PickleKind::kNone:
+      return "None";
+    case PickleKind::kFalse:
+      return "False";
+    case PickleKind::kTrue:
+      return "True";
+    case PickleKind::kInteger:
+      return std::to_string(graph.Integer(node));
+    case PickleKind::kLong:
+      TwosComplementToDecimal(graph.Bytes(node), &digits);
+      return digits + "L";
+    case PickleKind::kFloat:
+      return std::to_string(graph.Float(node));
+    case PickleKind::kText:
+      return "'" + std::string(graph.Bytes(node)) + "'";
+    case PickleKind::kBytes:
+      return "b'" + std::string(graph.Bytes(node)) + "'";
+    case PickleKind::kByteArray:
+      return "ba'" + std::string(graph.Bytes(node)) + "'";
+    case PickleKind::kTuple:
+      return "(" + items(graph.Items(node)) + ")";
+    case PickleKind::kList:
+      return "[" + items(graph.Items(node)) + "]";
+    case PickleKind::kSet:
+      return "set(" + items(graph.Items(node)) + ")";
+    case PickleKind::kFrozenSet:
+      return "frozenset(" + items(graph.Items(node)) + ")";
+    case PickleKind::kDict:
+      return "{" + items(graph.Items(node)) + "}";
+    case PickleKind::kGlobal:
+      return "<" + graph.Global(node).FullName() + ">";
+    case PickleKind::kPersistent:
+      return "P" + Show(graph, graph.PersistentId(node), depth + 1);
     case PickleKind::kCall: {
       const PickleCall& call = graph.Call(node);
-      std::string text = Show(graph, call.callable, depth + 1) + (call.constructs ? ".new" : "") + Show(graph, call.args, depth + 1);
+      std::string text =
+          Show(graph, call.callable, depth + 1) + (call.constructs ? ".new" : "") + Show(graph, call.args, depth + 1);
       if (call.state != 0) text += "|" + Show(graph, call.state, depth + 1);
       if (!call.items.empty()) text += "+[" + items(call.items) + "]";
       if (!call.pairs.empty()) text += "+{" + items(call.pairs) + "}";
@@ -55,8 +73,12 @@ std::string ShowPickle(std::string pickle, const PickleLimits& limits = {}) {
 }
 
 TEST(PickleMachineTest, ContainersAndScalarsOfProtocolTwo) {
-  EXPECT_EQ(ShowPickle("\x80\x02}q\x00(X\x01\x00\x00\x00" "aK\x01X\x01\x00\x00\x00" "b]q\x01(K\x02M\x00\x01J\xff\xff\xff\xff" "e"
-                       "X\x01\x00\x00\x00" "cN\x88\x89\x87u."s),
+  EXPECT_EQ(ShowPickle("\x80\x02}q\x00(X\x01\x00\x00\x00"
+                       "aK\x01X\x01\x00\x00\x00"
+                       "b]q\x01(K\x02M\x00\x01J\xff\xff\xff\xff"
+                       "e"
+                       "X\x01\x00\x00\x00"
+                       "cN\x88\x89\x87u."s),
             "{'a',1,'b',[2,256,-1],'c',(None,True,False)}");
 }
 
@@ -72,7 +94,8 @@ TEST(PickleMachineTest, ProtocolsFourAndFiveAreRead) {
 }
 
 TEST(PickleMachineTest, CallsAreNotedAndNotMade) {
-  EXPECT_EQ(ShowPickle("\x80\x02" "cos\nsystem\nX\x05\x00\x00\x00touchq\x00\x85R}X\x01\x00\x00\x00kK\x01sb."s),
+  EXPECT_EQ(ShowPickle("\x80\x02"
+                       "cos\nsystem\nX\x05\x00\x00\x00touchq\x00\x85R}X\x01\x00\x00\x00kK\x01sb."s),
             "<os.system>('touch')|{'k',1}");
 }
 
@@ -82,11 +105,16 @@ TEST(PickleMachineTest, ObjectsOfOldProtocolsAreCalls) {
 }
 
 TEST(PickleMachineTest, PersistentIdsAreKept) {
-  EXPECT_EQ(ShowPickle("\x80\x02(X\x07\x00\x00\x00storageX\x01\x00\x00\x00" "0tQ."s), "P('storage','0')");
+  EXPECT_EQ(ShowPickle("\x80\x02(X\x07\x00\x00\x00storageX\x01\x00\x00\x00"
+                       "0tQ."s),
+            "P('storage','0')");
 }
 
 TEST(PickleMachineTest, SharedAndCircularObjectsAreOneNode) {
-  const auto read = ReadPickle("\x80\x02]q\x00(h\x00h\x00" "e."s, "p");
+  const auto read = ReadPickle(
+      "\x80\x02]q\x00(h\x00h\x00"
+      "e."s,
+      "p");
   ASSERT_TRUE(read.ok());
   const auto items = read->graph.Items(read->graph.root());
   ASSERT_EQ(items.size(), 2u);
@@ -101,7 +129,10 @@ TEST(PickleMachineTest, WhatFollowsThePickleIsNotRead) {
 }
 
 TEST(PickleMachineTest, EveryPrefixIsDamaged) {
-  const std::string pickle = "\x80\x02}q\x00(X\x01\x00\x00\x00" "aK\x01X\x01\x00\x00\x00" "bG\x3f\xf0\x00\x00\x00\x00\x00\x00u."s;
+  const std::string pickle =
+      "\x80\x02}q\x00(X\x01\x00\x00\x00"
+      "aK\x01X\x01\x00\x00\x00"
+      "bG\x3f\xf0\x00\x00\x00\x00\x00\x00u."s;
   for (size_t bytes = 0; bytes < pickle.size(); ++bytes) {
     EXPECT_TRUE(IsDamaged(ReadPickle(pickle.substr(0, bytes), "p").status())) << bytes;
   }
@@ -113,8 +144,10 @@ TEST(PickleMachineTest, FailuresNameTheByteAndTheOpcode) {
 }
 
 TEST(PickleMachineTest, MisuseOfTheStackIsDamaged) {
-  for (const std::string& pickle : {"."s, "0."s, "t."s, "u."s, "(u."s, "K\x01(NNu."s, "Na."s, "NNs."s, "(K\x01" "d."s, "h\x05."s, "NNR."s,
-                                    "Nb."s, "]Nb."s, "(o."s, "NN\x93."s, "(0N(R."s, "\x85."s, "(N\x86."s}) {
+  for (const std::string& pickle : {"."s, "0."s, "t."s, "u."s, "(u."s, "K\x01(NNu."s, "Na."s, "NNs."s,
+                                    "(K\x01"
+                                    "d."s,
+                                    "h\x05."s, "NNR."s, "Nb."s, "]Nb."s, "(o."s, "NN\x93."s, "(0N(R."s, "\x85."s, "(N\x86."s}) {
     EXPECT_TRUE(IsDamaged(ReadPickle(pickle, "p").status())) << ShowPickle(pickle);
   }
 }
@@ -136,7 +169,10 @@ TEST(PickleMachineTest, MoreObjectsThanTheLimitAreRefused) {
 }
 
 TEST(PickleMachineTest, MemoPlacesOutOfOrderAreFound) {
-  EXPECT_EQ(ShowPickle("K\x07r\xff\xff\xff\xff" "K\x08q\x02K\x09q\x00" "00j\xff\xff\xff\xffh\x02h\x00\x87."s), "(7,8,9)");
+  EXPECT_EQ(ShowPickle("K\x07r\xff\xff\xff\xff"
+                       "K\x08q\x02K\x09q\x00"
+                       "00j\xff\xff\xff\xffh\x02h\x00\x87."s),
+            "(7,8,9)");
 }
 
 TEST(PickleMachineTest, WhatLiesOutsideIsUnsupported) {
@@ -159,7 +195,9 @@ TEST(PickleTextTest, NumbersOfAnySizeGoBothWays) {
 }
 
 TEST(PickleTextTest, SurrogatesAreAllowedAndNothingElseThatIsWrong) {
-  EXPECT_TRUE(IsUtf8WithSurrogates("a\xED\xA0\x80" "b\xED\xBF\xBF"));
+  EXPECT_TRUE(
+      IsUtf8WithSurrogates("a\xED\xA0\x80"
+                           "b\xED\xBF\xBF"));
   EXPECT_TRUE(IsUtf8WithSurrogates("\xED\x95\x9C"));
   EXPECT_FALSE(IsUtf8WithSurrogates("\xED\xA0"));
   EXPECT_FALSE(IsUtf8WithSurrogates("\xED\xA0\x80\xFF"));

@@ -98,8 +98,8 @@ TEST(ZipDirectoryTest, PT_22_TrailingDataIsRefusedOrNoted) {
 TEST(ZipDirectoryTest, PT_12_ConcatenatedArchivesAreNamed) {
   const Opened opened = Open(ZipText(kTwo) + ZipText(kTwo));
   EXPECT_TRUE(IsDamaged(opened.zip.status()));
-  EXPECT_THAT(opened.message(), HasSubstr("archives are concatenated: the last one begins at byte " +
-                                          std::to_string(ZipText(kTwo).size())));
+  EXPECT_THAT(opened.message(),
+              HasSubstr("archives are concatenated: the last one begins at byte " + std::to_string(ZipText(kTwo).size())));
 }
 
 TEST(ZipDirectoryTest, BytesBeforeTheArchiveAreRefusedOrNoted) {

@@ -21,11 +21,11 @@ inline void Put(uint64_t value, int bytes, std::string* out) {
 struct ZipFile {
   std::string name, content;
   bool deflate = false;
-  bool descriptor = false;                 // sizes after the data, as torch writes them
-  int crc_off = 0;                         // added to the checksum
-  std::string local_name = "";             // "": as `name`
-  int64_t claimed = -1;                    // size in the directory; < 0: the true one
-  int64_t header_offset = -1;              // in the directory; < 0: the true one
+  bool descriptor = false;      // sizes after the data, as torch writes them
+  int crc_off = 0;              // added to the checksum
+  std::string local_name = "";  // "": as `name`
+  int64_t claimed = -1;         // size in the directory; < 0: the true one
+  int64_t header_offset = -1;   // in the directory; < 0: the true one
 };
 
 inline std::string Deflated(std::string_view text) {
@@ -47,8 +47,7 @@ inline std::string ZipText(const std::vector<ZipFile>& files, std::string_view c
   for (const ZipFile& file : files) {
     const uint64_t at = text.size();
     const std::string stored = file.deflate ? Deflated(file.content) : file.content;
-    const uint32_t crc =
-        codec::Crc32(0, std::as_bytes(std::span(file.content))) + static_cast<uint32_t>(file.crc_off);
+    const uint32_t crc = codec::Crc32(0, std::as_bytes(std::span(file.content))) + static_cast<uint32_t>(file.crc_off);
     const std::string& local = file.local_name.empty() ? file.name : file.local_name;
     const uint16_t flags = file.descriptor ? 0x808 : 0, method = file.deflate ? 8 : 0;
     text += "PK\3\4";

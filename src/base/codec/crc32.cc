@@ -16,7 +16,7 @@ using internal::CrcPowerOfX;
 using internal::CrcTimesX;
 
 constexpr int kSlices = 8;
-constexpr uint64_t kCopyBlockBytes = 4096;   // stays in the first cache between the checksum and the copy
+constexpr uint64_t kCopyBlockBytes = 4096;  // stays in the first cache between the checksum and the copy
 
 std::atomic<bool> portable_forced{false};
 

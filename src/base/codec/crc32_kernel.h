@@ -10,7 +10,7 @@
 namespace neve::codec::internal {
 
 inline constexpr uint32_t kCrcPolynomial = 0xEDB88320U;
-inline constexpr uint32_t kCrcOne = 0x80000000U;   // x^0
+inline constexpr uint32_t kCrcOne = 0x80000000U;  // x^0
 
 constexpr uint32_t CrcTimesX(uint32_t a) { return a & 1 ? a >> 1 ^ kCrcPolynomial : a >> 1; }
 
@@ -40,7 +40,7 @@ inline constexpr uint64_t kCrcFoldBytes = 64;
 inline constexpr uint64_t kCrcFoldedBytes = 16;
 using CrcFold = void (*)(uint32_t state, const std::byte* source, std::byte* target, uint64_t bytes, std::byte* folded);
 
-CrcFold PclmulCrcFold();   // null: not compiled in, or this CPU lacks PCLMULQDQ
+CrcFold PclmulCrcFold();  // null: not compiled in, or this CPU lacks PCLMULQDQ
 
 }  // namespace neve::codec::internal
 

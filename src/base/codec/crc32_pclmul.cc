@@ -63,9 +63,7 @@ NEVE_PCLMUL void Fold(uint32_t state, const std::byte* source, std::byte* target
 
 }  // namespace
 
-CrcFold PclmulCrcFold() {
-  return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1") ? Fold : nullptr;
-}
+CrcFold PclmulCrcFold() { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1") ? Fold : nullptr; }
 
 }  // namespace neve::codec::internal
 
