@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed.checkpoint as checkpoint
 
 warnings.simplefilter("ignore")
 
@@ -85,6 +86,13 @@ def main(folder: Path) -> None:
     repack(plain, folder / "views.reversed.pt", lambda all: [(n, c, stored) for n, c in reversed(all)])
     repack(plain, folder / "views.rootless.pt", lambda all: [(n.split("/", 1)[1], c, stored) for n, c in all])
     repack(plain, folder / "views.extra.pt", lambda all: [(n, c, stored) for n, c in all] + [("__MACOSX/x", b"junk", stored)])
+    np.savez(folder / "arrays.npz", x=np.arange(6).reshape(2, 3), f=np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+             s=np.array(["ab", "c"]), be=np.arange(3, dtype=">f4"))
+    np.savez_compressed(folder / "packed.npz", x=np.zeros(10000), y=np.arange(5))
+    np.save(folder / "array.npy", np.arange(12, dtype=np.int16).reshape(3, 4))
+    sharded = {"model": {"w": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch.bfloat16)}, "epoch": 7, "lr": 0.1,
+               "name": "x", "none": None, "pair": (1, 2), "list": [1, torch.ones(3)]}
+    checkpoint.save(sharded, checkpoint_id=folder / "dcp")
     repack(plain, folder / "views.unmarked.pt", lambda all: [(n, c, stored) for n, c in all if not n.endswith("byteorder")])
 
 
