@@ -102,6 +102,8 @@ class Tier {
   // Record first, then bytes. Gone already: OK.
   virtual void Retire(const ImageKey& key, Done done) = 0;
   virtual void SetPinned(const ImageKey& key, bool pinned, Done done) = 0;
+  // Makes the records of that save which a listing shows durable, whichever rank wrote them: a name may be seen before it is.
+  virtual void Settle(const ImageKey& key, Done done) { done(absl::OkStatus()); }
 
   // Small named objects of the job ("job.json", "life-0003.json"). Exclusive: Unavailable/EEXIST when it is there.
   virtual void ReadNote(const std::string& name, DoneWith<std::string> done) = 0;

@@ -60,6 +60,7 @@ std::vector<Save> GroupSaves(std::span<const TierListing> listings) {
       save.pinned |= entry.pinned;
       save.any_record |= entry.has_record;
       if (entry.key.world != save.world || entry.key.step != save.step || entry.key.rank >= save.world) {
+        save.contradicts = true;
         if (save.reason.empty()) {
           save.reason = absl::StrFormat("its images disagree: step %d of world %d, and %s says step %d, rank %d of world %d",
                                         save.step, save.world, entry.path, entry.key.step, entry.key.rank, entry.key.world);
@@ -67,6 +68,7 @@ std::vector<Save> GroupSaves(std::span<const TierListing> listings) {
         continue;
       }
       if (save.world > kWorldMax) {
+        save.contradicts = true;
         save.reason = absl::StrFormat("%s is of a world of %d ranks; at most %d are known", entry.path, save.world, kWorldMax);
         continue;
       }
@@ -98,7 +100,7 @@ std::vector<Save> GroupSaves(std::span<const TierListing> listings) {
 
 std::vector<const Save*> ToRetire(std::span<const Save> saves, int tier, const RetentionRule& rule,
                                   const std::set<SaveId>& held, const std::map<SaveId, double>& best_values,
-                                  std::optional<SaveId> below) {
+                                  std::optional<SaveId> below, bool remains) {
   std::vector<const Save*> victims;
   if (!rule.keep.has_value()) return victims;
   std::set<SaveId> best;
@@ -113,10 +115,16 @@ std::vector<const Save*> ToRetire(std::span<const Save> saves, int tier, const R
     std::sort(ranked.begin(), ranked.end());
     for (size_t i = 0; i < ranked.size() && i < rule.best_count; ++i) best.insert(ranked[i].second);
   }
+  const uint64_t kept = std::max<uint64_t>(1, *rule.keep);
   uint64_t newer_complete = 0;
   for (const Save& save : saves) {
-    if (!save.CompleteIn(tier) || save.pinned) continue;
-    if (newer_complete++ < std::max<uint64_t>(1, *rule.keep)) continue;
+    if (save.pinned) continue;
+    const bool complete = save.CompleteIn(tier);
+    if (!complete && (!remains || save.contradicts)) continue;
+    if (newer_complete < kept) {
+      newer_complete += complete ? 1 : 0;
+      continue;
+    }
     if (held.count(save.save) != 0 || best.count(save.save) != 0) continue;
     if (below.has_value() && !(save.save < *below)) continue;
     victims.push_back(&save);

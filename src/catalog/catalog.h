@@ -6,8 +6,8 @@
 // Invariants
 //   - A save is complete when every rank of its world has, in some tier, a record and an image.
 //   - Saves are ordered by save id only: never by step, never by a clock.
-//   - Retention never names a pinned save, a save that is not complete in that tier, one that is held, or one of the `keep`
-//     newest complete ones there.
+//   - Retention never names a pinned save, one that is held, one of the `keep` newest that are complete in that tier, or one that
+//     is not complete there, unless ranks retire one by one and it is older than all that are kept.
 #ifndef NEVE_CATALOG_CATALOG_H_
 #define NEVE_CATALOG_CATALOG_H_
 
@@ -46,6 +46,7 @@ struct Save {
   std::vector<uint32_t> missing_ranks;         // without any copy that has both record and image
   bool pinned = false;
   bool any_record = false;
+  bool contradicts = false;                    // its images disagree on step or world
   std::string reason;                          // why it is not complete, in one line; empty when it is
 
   ImageKey KeyOf(uint32_t rank) const { return ImageKey{save, step, rank, world}; }
@@ -63,10 +64,11 @@ struct RetentionRule {
   uint64_t best_count = 0;
 };
 // Saves to retire from tier `tier`, oldest first. `saves`: newest first. `held`: saves in use. `best_values`: the tag's number
-// where known. `below`: only saves older than this may go (the watermark), none: no bound.
+// where known. `below`: only saves older than this may go (the watermark), none: no bound. `remains`: where each rank retires its own
+// images, also saves that other ranks have begun to take out: not complete any more, and older than the oldest that the rule keeps.
 std::vector<const Save*> ToRetire(std::span<const Save> saves, int tier, const RetentionRule& rule,
                                   const std::set<SaveId>& held, const std::map<SaveId, double>& best_values,
-                                  std::optional<SaveId> below);
+                                  std::optional<SaveId> below, bool remains = false);
 
 // The greatest incarnation in any name of any listing; 0 when there is none.
 uint32_t GreatestIncarnation(std::span<const TierListing> listings);

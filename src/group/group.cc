@@ -19,8 +19,8 @@ class Solo : public Group {
 
 class StoredGroup : public Group {
  public:
-  StoredGroup(std::unique_ptr<Store> store, Self self, std::string session)
-      : store_(std::move(store)), exchange_(*store_, std::move(self), std::move(session)) {}
+  StoredGroup(std::unique_ptr<Store> store, Self self, std::string session, const std::atomic<bool>* stop)
+      : store_(std::move(store)), exchange_(*store_, std::move(self), std::move(session)), stop_(stop) {}
 
   uint32_t rank() const override { return exchange_.self().rank; }
   uint32_t world() const override { return exchange_.self().world; }
@@ -32,6 +32,7 @@ class StoredGroup : public Group {
                     begin + static_cast<sync::Nanos>(timeout_s * static_cast<double>(sync::kSecond)));
     for (sync::Nanos pause = kFirst;; pause = std::min(pause * 2, kLongest)) {
       if (auto outcome = exchange_.Poll(sync::MonotonicNow()); outcome.has_value()) return *std::move(outcome);
+      if (stop_ != nullptr && *stop_) return Closed(absl::StrFormat("closed while \"%s\" waited for the other ranks", what));
       sync::Pause(pause);
     }
   }
@@ -41,6 +42,7 @@ class StoredGroup : public Group {
  private:
   const std::unique_ptr<Store> store_;
   Exchange exchange_;
+  const std::atomic<bool>* const stop_;
 };
 
 class CalledGroup : public Group {
@@ -92,8 +94,8 @@ class CalledGroup : public Group {
 
 std::unique_ptr<Group> SoloGroup() { return std::make_unique<Solo>(); }
 
-std::unique_ptr<Group> StoreGroup(std::unique_ptr<Store> store, Self self, std::string session) {
-  return std::make_unique<StoredGroup>(std::move(store), std::move(self), std::move(session));
+std::unique_ptr<Group> StoreGroup(std::unique_ptr<Store> store, Self self, std::string session, const std::atomic<bool>* stop) {
+  return std::make_unique<StoredGroup>(std::move(store), std::move(self), std::move(session), stop);
 }
 
 std::unique_ptr<Group> CallbackGroup(AllGather all_gather, Self self) {

@@ -14,6 +14,7 @@
 #ifndef NEVE_GROUP_GROUP_H_
 #define NEVE_GROUP_GROUP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,8 +45,10 @@ class Group {
 // Of one rank: its own message.
 std::unique_ptr<Group> SoloGroup();
 
-// Through a store that all ranks reach, by the machine of exchange.h.
-std::unique_ptr<Group> StoreGroup(std::unique_ptr<Store> store, Self self, std::string session);
+// Through a store that all ranks reach, by the machine of exchange.h. `stop`: a gather in progress ends with Closed once it is true;
+// it outlives the group.
+std::unique_ptr<Group> StoreGroup(std::unique_ptr<Store> store, Self self, std::string session,
+                                  const std::atomic<bool>* stop = nullptr);
 
 // Through an all-gather that the program has: MPI_Allgather, or anything of that kind. It gets this rank's message and gives those
 // of all, by rank; its deadline is its own affair.

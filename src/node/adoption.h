@@ -13,7 +13,7 @@ namespace neve::node {
 
 struct Debt {
   std::vector<ImageKey> owed;    // due in the tier, not there, and newer than the newest complete save there; oldest first
-  std::vector<ImageKey> there;   // complete in the tier already
+  std::vector<ImageKey> there;   // in the tier already
 };
 // `in_ram`: newest first. `saves`: of that tier alone, newest first (catalog::GroupSaves). `every`: the tier's cadence.
 Debt DebtOf(std::span<const ImageKey> in_ram, std::span<const catalog::Save> saves, uint64_t every);

@@ -9,14 +9,15 @@
 namespace neve::node {
 
 Retention::Retention(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, catalog::RetentionRule rule, uint32_t rank,
-                     std::function<std::set<SaveId>()> held)
-    : tier_(tier), metrics_(metrics), rule_(std::move(rule)), rank_(rank), held_(std::move(held)),
+                     std::function<std::set<SaveId>()> held, uint32_t world)
+    : tier_(tier), metrics_(metrics), rule_(std::move(rule)), rank_(rank), world_(world), held_(std::move(held)),
       inbox_(std::make_shared<flush::Inbox>(executor)) {}
 
 Retention::~Retention() { inbox_->Close(); }
 
 void Retention::NoteTags(const SaveId& save, const Tags& tags) {
-  if (rule_.best_count == 0 || !rule_.keep.has_value()) return;
+  // Of several ranks all go by the tags of the first one's record: their own may differ, and the best must be the same save.
+  if (rule_.best_count == 0 || !rule_.keep.has_value() || world_ > 1) return;
   sync::MutexLock lock(mutex_);
   tags_[save] = tags;
 }
@@ -39,7 +40,7 @@ void Retention::Begin() {
   });
 }
 
-void Retention::Listed(absl::StatusOr<storage::Listing> listing) {
+void Retention::Listed(absl::StatusOr<storage::Listing> listing, bool settled) {
   if (!listing.ok()) {
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=retention_failed place=\"%s\" error=\"%s\"", tier_.info().place,
                                                    std::string(listing.status().message())));
@@ -47,6 +48,25 @@ void Retention::Listed(absl::StatusOr<storage::Listing> listing) {
   }
   const std::vector<catalog::TierListing> one = {{tier_.info().kind, tier_.info().place, absl::OkStatus(), *listing}};
   const std::vector<catalog::Save> saves = catalog::GroupSaves(one);
+  if (world_ > 1 && !settled) {
+    const auto newest = std::find_if(saves.begin(), saves.end(), [](const catalog::Save& save) { return save.CompleteIn(0); });
+    if (newest == saves.end()) {
+      if (rule_.keep.has_value() && saves.size() > *rule_.keep && !std::exchange(told_, true)) {
+        obs::Log(obs::Level::kWarning,
+                 absl::StrFormat("event=retention_waits place=\"%s\" reason=\"no save shows the images of all ranks here: nothing is "
+                                 "retired; keep= works in a folder that all ranks share\"",
+                                 tier_.info().place));
+      }
+      return Retire({});
+    }
+    // Other ranks wrote the rest of it, and what is seen may not be durable yet. What is older was followed by a commit of each rank.
+    return tier_.Settle(newest->KeyOf(std::min(rank_, newest->world - 1)), [this, inbox = inbox_, listing](absl::Status status) {
+      inbox->Post([this, listing, status] {
+        if (status.ok()) return Listed(listing, true);
+        Listed(status);
+      });
+    });
+  }
   std::map<SaveId, double> best_values;
   if (rule_.best_count > 0) {
     sync::MutexLock lock(mutex_);
@@ -55,13 +75,13 @@ void Retention::Listed(absl::StatusOr<storage::Listing> listing) {
       const auto known = tags_.find(save.save);
       if (known == tags_.end()) {
         // Of an earlier life: its tags stand in its record. One is read a turn.
-        tier_.OpenImage(save.KeyOf(rank_), [this, inbox = inbox_, id = save.save, listing](auto reader) {
-          inbox->Post([this, id, listing, tags = reader.ok() ? (*reader)->record().tags : Tags{}] {
+        tier_.OpenImage(save.KeyOf(0), [this, inbox = inbox_, id = save.save, listing, settled](auto reader) {
+          inbox->Post([this, id, listing, settled, tags = reader.ok() ? (*reader)->record().tags : Tags{}] {
             {
               sync::MutexLock again(mutex_);
               tags_.emplace(id, tags);
             }
-            Listed(listing);
+            Listed(listing, settled);
           });
         });
         return;
@@ -75,8 +95,11 @@ void Retention::Listed(absl::StatusOr<storage::Listing> listing) {
   std::vector<ImageKey> victims;
   std::set<SaveId> kept;
   for (const catalog::Save& save : saves) kept.insert(save.save);
-  for (const catalog::Save* save : catalog::ToRetire(saves, 0, rule_, held_(), best_values, newest_durable_.value_or(SaveId{}))) {
-    victims.push_back(save->KeyOf(rank_));
+  for (const catalog::Save* save :
+       catalog::ToRetire(saves, 0, rule_, held_(), best_values, newest_durable_.value_or(SaveId{}), world_ > 1)) {
+    for (uint32_t rank = rank_; rank < save->ranks.size(); rank += world_) {
+      if (!save->ranks[rank].empty()) victims.push_back(save->KeyOf(rank));
+    }
     kept.erase(save->save);
   }
   {

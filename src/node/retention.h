@@ -5,6 +5,8 @@
 //
 // Invariants
 //   - Nothing as new as the newest save that this life reported durable goes: a record that is seen may not be durable yet.
+//   - Of several ranks each retires its own images (and those of ranks that the world has no more), once the tier shows newer saves
+//     that are complete over all ranks and made durable. In a tier that does not show the images of all ranks nothing goes.
 //   - What `held` names (an open image reads it), what is pinned, and the best by tag stay.
 //   - At most one round at a time; what becomes durable during one begins another after it.
 //   - A tier that cannot be listed, or an image that cannot be retired, is logged and tried again in the next round.
@@ -33,7 +35,7 @@ class Retention {
  public:
   // `held` is asked on the executor. Everything given outlives this object; the tier may answer later.
   Retention(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, catalog::RetentionRule rule, uint32_t rank,
-            std::function<std::set<SaveId>()> held);
+            std::function<std::set<SaveId>()> held, uint32_t world = 1);
   ~Retention();   // what the tier answers later is dropped
 
   // `save` is durable in the tier. Begins a round where the rule keeps a number only; `idle` runs when no round is left.
@@ -45,17 +47,18 @@ class Retention {
 
  private:
   void Begin();
-  void Listed(absl::StatusOr<storage::Listing> listing);
+  void Listed(absl::StatusOr<storage::Listing> listing, bool settled = false);
   void Retire(const std::vector<ImageKey>& victims);
   void OneDone();
 
   storage::Tier& tier_;
   obs::Metrics& metrics_;
   const catalog::RetentionRule rule_;
-  const uint32_t rank_;
+  const uint32_t rank_, world_;
   const std::function<std::set<SaveId>()> held_;
   std::optional<SaveId> newest_durable_;
   bool busy_ = false, again_ = false;
+  bool told_ = false;                               // that nothing here is complete
   size_t left_ = 0;                                 // retirements of this round that have not answered, and one for the round
   std::vector<std::function<void()>> idle_;
   sync::Mutex mutex_;

@@ -110,6 +110,9 @@ class FileTier : public Tier {
   void SetPinned(const ImageKey& key, bool pinned, Done done) override {
     PostOrClose(*core_, std::move(done), [core = core_, key, pinned](Done done) { done(SetPin(*core, key, pinned)); });
   }
+  void Settle(const ImageKey& key, Done done) override {
+    PostOrClose(*core_, std::move(done), [core = core_, key](Done done) { done(os::FsyncDirectory(core->folder.SaveFolder(key))); });
+  }
   void ReadNote(const std::string& name, DoneWith<std::string> done) override {
     PostOrClose(*core_, std::move(done),
                 [core = core_, name](DoneWith<std::string> done) { done(ReadNoteFile(core->folder, name)); });

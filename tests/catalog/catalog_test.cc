@@ -204,6 +204,19 @@ TEST(ToRetireTest, IncompleteSavesAreNeitherCountedNorNamed) {
   EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {}, {}, std::nullopt)), ElementsAre(SaveId{1, 0}));
 }
 
+TEST(ToRetireTest, RET_03_WhatOtherRanksBeganToTakeOutGoesTooBelowAllThatIsKept) {
+  std::vector<storage::ImageEntry> images;
+  for (uint64_t i = 3; i <= 6; ++i) {
+    images.push_back(Entry({1, i}, i * 10, 0, 2));
+    if (i != 6) images.push_back(Entry({1, i}, i * 10, 1, 2));
+  }
+  images.push_back(Entry({1, 1}, 10, 0, 2));   // rank 1 retired its own already
+  const auto saves = GroupSaves(std::vector{Tier(TierKind::kFile, images)});
+  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(2), {}, {}, std::nullopt)), ElementsAre(SaveId{1, 3}));
+  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(2), {}, {}, std::nullopt, true)), ElementsAre(SaveId{1, 1}, SaveId{1, 3}));
+  EXPECT_THAT(ToRetire(saves, 0, Keep(3), {}, {}, SaveId{1, 1}, true), IsEmpty());
+}
+
 TEST(ToRetireTest, ASaveThatContradictsItselfDoesNotPushAGoodOneOut) {
   const auto saves =
       GroupSaves(std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10), Entry({1, 2}, 20), Entry({1, 2}, 21)})});

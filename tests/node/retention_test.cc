@@ -146,6 +146,39 @@ TEST_F(RetentionTest, AnAnswerAfterTheEndIsDropped) {
   EXPECT_FALSE(idle);
 }
 
+TEST_F(RetentionTest, RET_03_ARankRetiresItsOwnBelowWhatAllRanksHave) {
+  const auto of_rank = [](uint64_t sequence, uint32_t rank) {
+    return ImageKey{.save = {1, sequence}, .step = sequence, .rank = rank, .world = 2};
+  };
+  retention_ = std::make_unique<Retention>(tier_, *executor_, metrics_, catalog::RetentionRule{.keep = 1}, 1, [this] { return held_; }, 2);
+  for (uint64_t i = 1; i <= 5; ++i) Commit(of_rank(i, 1));
+  EXPECT_EQ(Durable(5), 1);
+  EXPECT_THAT(Left(), ElementsAre(1, 2, 3, 4, 5));   // nothing is whole
+  EXPECT_EQ(lines_.size(), 1u);
+  for (uint64_t i = 1; i <= 3; ++i) Commit(of_rank(i, 0));
+  Durable(5);
+  EXPECT_THAT(Left(), ElementsAre(1, 2, 3, 3, 4, 5));   // of rank 0 all three, its own from 3 on
+}
+
+TEST_F(RetentionTest, ImagesOfRanksThatAreNoMoreGoWithTheOthers) {
+  retention_ = std::make_unique<Retention>(tier_, *executor_, metrics_, catalog::RetentionRule{.keep = 1}, 0, [this] { return held_; }, 2);
+  for (uint32_t rank = 0; rank < 3; ++rank) Commit({.save = {1, 1}, .step = 1, .rank = rank, .world = 3});
+  for (uint32_t rank = 0; rank < 2; ++rank) Commit({.save = {1, 2}, .step = 2, .rank = rank, .world = 2});
+  Durable(2);
+  EXPECT_THAT(Left(), ElementsAre(1, 2, 2));   // rank 1's part of save 1 is rank 1's to retire
+}
+
+TEST(Adoption, OfManyRanksItsOwnImageIsWhatCounts) {
+  const ImageKey own{.save = {1, 3}, .step = 3, .rank = 1, .world = 2};
+  storage::ImageEntry entry;
+  entry.key = own;
+  entry.has_record = entry.has_image = true;
+  const std::vector<catalog::TierListing> one = {{TierKind::kFile, "file:", absl::OkStatus(), {.images = {entry}}}};
+  const Debt debt = DebtOf(std::vector{own}, catalog::GroupSaves(one), 1);
+  EXPECT_THAT(debt.there, ElementsAre(own));
+  EXPECT_THAT(debt.owed, IsEmpty());
+}
+
 TEST(Adoption, OwedIsWhatIsDueNotThereAndNewerThanAllThere) {
   catalog::Save there;
   there.complete = true;
