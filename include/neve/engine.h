@@ -54,6 +54,18 @@ absl::StatusOr<TierConfig> ParseTier(std::string_view text);
 
 enum class OnFull : uint8_t { kWait, kSkip, kReplace };   // when no RAM slot is free
 
+// How the ranks of a world of more than one reach each other: one of a place, a store and an all-gather. Used on the caller's
+// thread inside Open, Find and Agree only; save() has no part in it.
+struct GroupOptions {
+  std::string place;                     // "dir:PATH", a folder that all ranks see; "static:..." is Unsupported
+  // A store that all ranks reach: Set replaces, Get does not wait (nothing there is no error).
+  std::function<absl::Status(const std::string& name, std::string_view value)> set;
+  std::function<absl::StatusOr<std::optional<std::string>>(const std::string& name)> get;
+  // Gives the messages of all ranks, by rank.
+  std::function<absl::StatusOr<std::vector<std::string>>(std::string_view mine, double timeout_s)> gather;
+  double timeout_s = 300;                // of one gather; the error then names who did not come
+};
+
 struct EngineOptions {
   std::string folder;                    // job folder; with `tiers` given it only names the job
   std::string job;                       // "": last part of `folder`
@@ -63,6 +75,7 @@ struct EngineOptions {
   std::optional<uint32_t> incarnation;   // given, else found by listing and claimed
   double grace_s = 0;                    // > 0: SIGTERM persists the newest captured save within it
   int capture_threads = 0;               // beside the caller; 0: usable cores - 1, at most 8
+  GroupOptions group;                    // needed when world > 1
 };
 
 // ---- State ----
@@ -203,7 +216,8 @@ struct FindRequest {
 class Engine {
  public:
   // Checks the options, starts threads, creates nothing on disk or in RAM. Invalid, Unsupported; Exhausted only for a given
-  // `bytes` of a ram tier that does not fit.
+  // `bytes` of a ram tier that does not fit. With world > 1 every rank calls it, and they agree on who the job is and which life
+  // this is: Timeout names the ranks that did not come; a tier that one rank cannot list is Unavailable on all.
   static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
   // Finishes what is in flight, ends the threads, leaves the slots for `recover`.
   virtual ~Engine() = default;
@@ -215,13 +229,23 @@ class Engine {
   // Captures the state and returns; the tensors may be changed at once. Errors: Invalid (misuse by this call), Closed,
   // Timeout (slot_timeout_s). Everything else goes to the ticket.
   virtual absl::StatusOr<std::shared_ptr<Ticket>> Save(const SaveRequest& request) = 0;
+  // Counts a save that did not get as far as Save on this rank (its state could not be described), so that the ranks go on to call
+  // the same save by the same number. With one rank nothing happens.
+  virtual void CountSave() = 0;
 
   // Every save that any tier lists, newest first, complete or not.
   virtual absl::StatusOr<std::vector<SaveInfo>> Steps() = 0;
   // NotFound: every tier was listed and none holds a record of this job. DataLoss: records but no complete save, naming what
   // is missing. Unavailable: a tier could not be listed and is not allowed to be missing. After it the engine's own saves
   // continue in a new incarnation.
+  // With world > 1 every rank calls it with the same request: all get their image of the same save, the newest that every rank
+  // reaches, or all the same error.
   virtual absl::StatusOr<std::unique_ptr<Image>> Find(const FindRequest& request) = 0;
+  // After a Find with world > 1, when this rank has read what it wanted, or failed: OK when every rank has, else the error of the
+  // first that has not, the same on all. With one rank: `mine`.
+  virtual absl::Status Agree(const absl::Status& mine) = 0;
+  // Instead of Agree: this rank gives up without waiting; the others get Unavailable with `why`.
+  virtual void Leave(const std::string& why) = 0;
 
   virtual absl::Status SetPinned(uint64_t step, bool pinned) = 0;
   // Waits until nothing is in flight. Timeout names what is waited for. deadline_s < 0: none.

@@ -65,6 +65,17 @@ NEVE_API void neve_log_set(neve_log_fn fn, void* context);
 
 /* ---- Engine ---- */
 
+/* With world > 1, how the ranks reach each other: a store that all of them have (set and get), or an all-gather. Called on the
+ * thread of neve_engine_open, neve_engine_find and neve_engine_agree only, and not at all by a save. Each returns NEVE_OK, or
+ * another neve_code with a text added to the reply. */
+typedef struct neve_reply neve_reply;
+NEVE_API void neve_reply_add(neve_reply* reply, const void* data, size_t bytes);   /* copied */
+typedef int (*neve_group_set_fn)(void* context, const char* name, const void* value, size_t bytes, neve_reply* reply);
+/* Adds the value, or nothing and NEVE_NOT_FOUND. Does not wait. */
+typedef int (*neve_group_get_fn)(void* context, const char* name, neve_reply* reply);
+/* Adds the message of every rank, by rank. */
+typedef int (*neve_group_gather_fn)(void* context, const void* mine, size_t bytes, double timeout_s, neve_reply* reply);
+
 typedef struct neve_options {
   size_t struct_size;
   const char* folder;          /* job folder; with tiers it only names the job */
@@ -76,8 +87,14 @@ typedef struct neve_options {
   int64_t incarnation;         /* < 0: found */
   double grace_s;              /* 0: no SIGTERM handler */
   int capture_threads;         /* 0: chosen */
+  const char* group;           /* world > 1: "dir:PATH", a folder that all ranks see; or NULL and functions */
+  neve_group_set_fn group_set;
+  neve_group_get_fn group_get;
+  neve_group_gather_fn group_gather;
+  void* group_context;
+  double group_timeout_s;      /* how long ranks wait for each other; the error names who did not come */
 } neve_options;
-#define NEVE_OPTIONS_INIT {sizeof(neve_options), NULL, NULL, NULL, 0, 0, 1, 0, -1, 0.0, 0}
+#define NEVE_OPTIONS_INIT {sizeof(neve_options), NULL, NULL, NULL, 0, 0, 1, 0, -1, 0.0, 0, NULL, NULL, NULL, NULL, NULL, 300.0}
 
 NEVE_API neve_code neve_engine_open(const neve_options* options, neve_engine** engine, neve_error** error);
 /* final != 0: the newest save in RAM is persisted first. Then destroys the engine, also when an error is reported. */
@@ -130,6 +147,8 @@ typedef struct neve_save_request {
 NEVE_API neve_code neve_engine_save(neve_engine* engine, const neve_save_request* request, neve_ticket** ticket, neve_error** error);
 /* Makes and prefaults the slots for such a save (step, tags and to are ignored; values and blobs only by size). Blocking. */
 NEVE_API neve_code neve_engine_prepare(neve_engine* engine, const neve_save_request* request, neve_error** error);
+/* A save that failed before it got to neve_engine_save on this rank: counted, so that ranks go on to call one save by one number. */
+NEVE_API neve_code neve_engine_count_save(neve_engine* engine, neve_error** error);
 NEVE_API neve_code neve_engine_drain(neve_engine* engine, double deadline_s, neve_error** error);
 NEVE_API neve_code neve_engine_pin(neve_engine* engine, uint64_t step, int pinned, neve_error** error);
 
@@ -158,6 +177,11 @@ typedef struct neve_find_request {
 #define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL, 0}
 
 NEVE_API neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error);
+/* With world > 1, once this rank has read what it wanted from the image that neve_engine_find gave, or failed (code, message): NEVE_OK
+ * when every rank has read, else the first rank's error, the same on all. */
+NEVE_API neve_code neve_engine_agree(neve_engine* engine, int code, const char* message, neve_error** error);
+/* Instead of that: this rank gives up and does not wait; the others are told why. */
+NEVE_API neve_code neve_engine_leave(neve_engine* engine, const char* why, neve_error** error);
 /* Any image or .safetensors file. */
 NEVE_API neve_code neve_image_open(const char* path, neve_image** image, neve_error** error);
 NEVE_API void neve_image_destroy(neve_image** image);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import (
-    CDLL, POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p,
+    CDLL, CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p,
 )
 from typing import Any, Dict, List, Tuple, Type
 
@@ -58,8 +58,14 @@ class Options(Sized):
         ("incarnation", c_int64),
         ("grace_s", c_double),
         ("capture_threads", c_int),
+        ("group", c_char_p),
+        ("group_set", c_void_p),
+        ("group_get", c_void_p),
+        ("group_gather", c_void_p),
+        ("group_context", c_void_p),
+        ("group_timeout_s", c_double),
     ]
-    _initial_ = {"world": 1, "incarnation": -1}
+    _initial_ = {"world": 1, "incarnation": -1, "group_timeout_s": 300.0}
 
 
 class Tensors(Sized):
@@ -141,6 +147,12 @@ STRUCTS: Dict[str, Type[Sized]] = {
     "neve_torch_object": TorchObject,
 }
 
+# Functions that the program gives: (context, name, value, bytes, reply), (context, name, reply), (context, mine, bytes, timeout_s,
+# reply).
+GROUP_SET = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t, c_void_p)
+GROUP_GET = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p)
+GROUP_GATHER = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_double, c_void_p)
+
 # ---- Functions: result, then arguments. Handles are void pointers ----
 
 _handle, _out, _error = c_void_p, POINTER(c_void_p), POINTER(c_void_p)
@@ -155,6 +167,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_string_size": (c_size_t, [_handle]),
     "neve_string_destroy": (None, [_out]),
     "neve_log_set": (None, [c_void_p, c_void_p]),
+    "neve_reply_add": (None, [_handle, c_char_p, c_size_t]),
     "neve_engine_open": (c_int, [POINTER(Options), _out, _error]),
     "neve_engine_close": (c_int, [_out, c_int, c_double, _error]),
     "neve_engine_destroy": (None, [_out]),
@@ -162,6 +175,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_state_destroy": (None, [_out]),
     "neve_engine_save": (c_int, [_handle, POINTER(SaveRequest), _out, _error]),
     "neve_engine_prepare": (c_int, [_handle, POINTER(SaveRequest), _error]),
+    "neve_engine_count_save": (c_int, [_handle, _error]),
     "neve_engine_drain": (c_int, [_handle, c_double, _error]),
     "neve_engine_pin": (c_int, [_handle, c_uint64, c_int, _error]),
     "neve_ticket_wait": (c_int, [_handle, c_char_p, c_double, _error]),
@@ -171,6 +185,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_engine_steps": (c_int, [_handle, _out, _error]),
     "neve_engine_health": (c_int, [_handle, _out, _error]),
     "neve_engine_find": (c_int, [_handle, POINTER(FindRequest), _out, _error]),
+    "neve_engine_agree": (c_int, [_handle, c_int, c_char_p, _error]),
+    "neve_engine_leave": (c_int, [_handle, c_char_p, _error]),
     "neve_image_open": (c_int, [c_char_p, _out, _error]),
     "neve_image_destroy": (None, [_out]),
     "neve_image_describe": (c_int, [_handle, _out, _error]),

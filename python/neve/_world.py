@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import Any, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
-from .errors import Invalid, Unsupported
+from ._group import torch_distributed
+from .errors import Invalid
 
 # What launchers set; a value above 1 says that other ranks exist.
 LAUNCHER_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -20,14 +20,12 @@ def find_world(rank: Optional[int], world: Optional[int], environment: Mapping[s
         rank, world = _found(environment)
     if world < 1 or not 0 <= rank < world:
         raise Invalid(f"rank {rank} of world {world} does not exist: 0 <= rank < world")
-    if world > 1:
-        raise Unsupported(f"a job of {world} ranks is not supported by this version: world must be 1")
     return rank, world
 
 
 def _found(environment: Mapping[str, str]) -> Tuple[int, int]:
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = torch_distributed()
+    if distributed is not None:
         return int(distributed.get_rank()), int(distributed.get_world_size())
     for variable in LAUNCHER_VARIABLES:
         text = environment.get(variable, "")

@@ -9,11 +9,13 @@ import operator
 import os
 import threading
 import weakref
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote
 
 from . import _abi, _waiting
+from . import errors as _errors
 from ._describe import Capture, Describer
+from ._group import Group, join
 from ._image import Image
 from ._library import call, call_json, library
 from ._restore import Found, Restoration, explain_written
@@ -68,6 +70,11 @@ class Checkpointer:
         ``{"tier": "file", "place": "/nvme/ckpt", "every": 10}``. Default: RAM, and files in the job folder.
     job: the job's name; default the last part of `folder`.
     rank, world: default as torch.distributed says when it is initialised, else 0 of 1.
+    group: how the ranks of a world of more than one meet, when they open and restore: ``"torch"`` (torch.distributed's store, the
+        default where that is initialised), ``"dir:PATH"`` (a folder that all ranks see), or a function that takes this rank's message
+        (bytes) and returns those of all ranks, by rank. Every rank opens with the same folder, job and tiers, and restores with the
+        same arguments.
+    group_timeout: seconds that ranks wait for each other there; the error names who did not come.
     on_full: when no RAM slot is free, ``"wait"`` for one, ``"skip"`` this save, or ``"replace"`` the oldest waiting one.
     grace: seconds given to SIGTERM, in which the newest captured save is written out; None installs no handler.
     incarnation: which life of the job this is; default found.
@@ -79,23 +86,28 @@ class Checkpointer:
     def __init__(self, folder: Union[str, "os.PathLike[str]"], tiers: Optional[Iterable[Tier]] = None, *,
                  job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, on_full: str = "wait",
                  grace: Optional[float] = None, replicated: bool = False, incarnation: Optional[int] = None,
-                 group: Optional[str] = None) -> None:
-        if replicated or group is not None:
-            raise Unsupported("replicated= and group= are for jobs of many ranks, which this version does not support")
+                 group: Optional[Group] = None, group_timeout: float = 300.0) -> None:
+        if replicated:
+            raise Unsupported("replicated= is not in this version: each rank saves its own state")
         if on_full not in _abi.ON_FULL:
             raise Invalid(f"on_full is {on_full!r}: use 'wait', 'skip' or 'replace'")
         if isinstance(tiers, (str, bytes, Mapping)):
             raise Invalid("tiers is a list of tier strings or dicts")
         if grace is not None and not grace > 0:
             raise Invalid(f"grace is {grace!r}: a number of seconds above 0, or None")
+        if not group_timeout > 0:
+            raise Invalid(f"group_timeout is {group_timeout!r}: a number of seconds above 0")
         rank, world = find_world(rank, world)
+        self._world = world
+        self._joined = join(group, world)
         texts = [tier_text(tier).encode("utf-8") for tier in tiers or ()]
         options = _abi.Options.new(
             folder=os.fsencode(os.path.abspath(os.fspath(folder))),
             job=None if job is None else job.encode("utf-8"),
             tiers=(ctypes.c_char_p * len(texts))(*texts) if texts else None,
             tier_count=len(texts), rank=rank, world=world, on_full=_abi.ON_FULL[on_full],
-            incarnation=-1 if incarnation is None else incarnation, grace_s=grace or 0.0)
+            incarnation=-1 if incarnation is None else incarnation, grace_s=grace or 0.0, group_timeout_s=float(group_timeout),
+            **self._joined.fields)
         self._pid = os.getpid()
         self._folder = os.fspath(folder)
         self._engine = ctypes.c_void_p()
@@ -105,7 +117,7 @@ class Checkpointer:
         self._refused = ""       # why saves are refused: a restore in place that failed
         self._told_of_device = False
         self._last_step: Optional[int] = None
-        call("neve_engine_open", ctypes.byref(options), ctypes.byref(self._engine))
+        self._together(lambda: call("neve_engine_open", ctypes.byref(options), ctypes.byref(self._engine)))
         finalizer = weakref.finalize(self, _destroy_engine, self._engine, self._pid)
         finalizer.atexit = False
         _waiting.finish_at_exit(self)
@@ -127,6 +139,52 @@ class Checkpointer:
         if not self._engine:
             raise Closed("the Checkpointer is closed")
 
+    # ---- Many ranks ----
+
+    def _together(self, operation: Callable[[], Any]) -> Any:
+        """Runs what may wait for other ranks."""
+        if self._world == 1:
+            return operation()
+        if not self._joined.on_this_thread:
+            return interruptible(operation)
+        try:
+            return operation()
+        except Error:
+            interrupt, self._joined.interrupt = self._joined.interrupt, None
+            if interrupt is not None:
+                raise interrupt from None
+            raise
+
+    def _whole(self, work: Callable[[], Any]) -> Any:
+        """Does this rank's part of a restore; then all ranks have done theirs, or all raise the same error."""
+        if self._world == 1:
+            return work()
+        try:
+            result = work()
+        except Error as mine:
+            try:
+                self._agree(mine)
+            except Error as error:
+                # The same for all; on this rank with its own class where that is a finer one.
+                if isinstance(mine, type(error)) and mine.message in error.message:
+                    error = type(mine)(error.message, error.errno)
+                raise error from mine
+            raise
+        except BaseException as error:
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+            call("neve_engine_leave", self._engine, why.encode("utf-8", "replace"))
+            raise
+        self._agree(None)
+        return result
+
+    def _agree(self, mine: Optional[Error]) -> None:
+        code, message = _errors.OK, b""
+        if mine is not None:
+            code = next((code for code, kind in _errors.BY_CODE.items() if type(mine) is kind), 0) or next(
+                (code for code, kind in _errors.BY_CODE.items() if isinstance(mine, kind)), _errors.INTERNAL)
+            message = mine.message.encode("utf-8", "replace").replace(b"\0", b"?")
+        self._together(lambda: call("neve_engine_agree", self._engine, code, message))
+
     # ---- Saving ----
 
     def save(self, step: int, state: Any, fence: Any = None, tags: Optional[Mapping[str, Any]] = None,
@@ -142,23 +200,32 @@ class Checkpointer:
         saved, by its path). All else goes to the ticket, ``health()``, the log, and ``close()``.
         """
         self._check()
-        number = _step_number(step)
-        if self._refused:
-            raise Invalid(f"this save is refused: {self._refused}; restore first")
-        tags_json = _tags_json(tags)
-        tiers = _tier_names(to, "to")
-        with self._lock:
-            capture = self._describer.capture(state, stacklevel=2)
-            self._tell_of_device(capture)
-            handle = ctypes.c_void_p()
-            request = capture.request(step=number, tags_json=tags_json, to=tiers)
+        handle = ctypes.c_void_p()
+        reached = False   # the engine, which counts what it refuses
+        try:
+            number = _step_number(step)
+            if self._refused:
+                raise Invalid(f"this save is refused: {self._refused}; restore first")
+            tags_json = _tags_json(tags)
+            tiers = _tier_names(to, "to")
+            with self._lock:
+                capture = self._describer.capture(state, stacklevel=2)
+                self._tell_of_device(capture)
+                request = capture.request(step=number, tags_json=tags_json, to=tiers)
 
-            def attempt(left: float) -> None:
-                request.slot_timeout_s = left
-                call("neve_engine_save", self._engine, ctypes.byref(request), ctypes.byref(handle))
+                def attempt(left: float) -> None:
+                    nonlocal reached
+                    reached = True
+                    request.slot_timeout_s = left
+                    call("neve_engine_save", self._engine, ctypes.byref(request), ctypes.byref(handle))
 
-            Slices(None).run(attempt)
-            self._last_step = number
+                Slices(None).run(attempt)
+                self._last_step = number
+        except BaseException as error:
+            # Ranks call a save by its number, which is how many came before: one that failed on this rank alone counts too.
+            if self._world > 1 and not handle.value and not (reached and isinstance(error, Error)):
+                call("neve_engine_count_save", self._engine)
+            raise
         return Ticket(handle, number)
 
     def prepare(self, state: Any) -> None:
@@ -222,6 +289,9 @@ class Checkpointer:
         atomic: True verifies all of it before the target is touched.
         weights_only: False also loads pickled objects, which can run code.
 
+        With many ranks every rank calls it, with the same arguments: all get the same save, the newest that every rank reaches, or all
+        raise the same error.
+
         Raises :class:`neve.NotFound` when there is nothing to restore, :class:`neve.DataLoss` or :class:`neve.Damaged` when
         there is nothing whole, :class:`neve.Unavailable` when a tier could not be listed.
         """
@@ -239,7 +309,17 @@ class Checkpointer:
                 raise
             try:
                 description = image.describe()
-                return self._restore_image(image, description, into, include, map_location, strict, atomic, weights_only)
+                if atomic:
+                    self._whole(lambda: interruptible(image.verify))
+                restored: List[Found] = []
+                try:
+                    self._whole(lambda: restored.append(self._restore_image(image, description, into, include, map_location, strict,
+                                                                            weights_only)))
+                    return restored[0]
+                except Error as error:
+                    if restored and into is not None:   # here, but not on every rank
+                        self._refused = f"the restore in place was not whole on every rank ({error})"
+                    raise
             except (DataLoss, Damaged) as error:
                 if not fallback:
                     raise
@@ -256,14 +336,13 @@ class Checkpointer:
         if before is not None:
             request.before_incarnation, request.before_sequence = before
         handle = ctypes.c_void_p()
-        interruptible(lambda: call("neve_engine_find", self._engine, ctypes.byref(request), ctypes.byref(handle)))
+        find = lambda: call("neve_engine_find", self._engine, ctypes.byref(request), ctypes.byref(handle))  # noqa: E731
+        self._together(find) if self._world > 1 else interruptible(find)
         return Image(handle)
 
     def _restore_image(self, image: Image, description: Dict[str, Any], into: Any, include: Any, map_location: Any,
-                       strict: bool, atomic: bool, weights_only: bool) -> Found:
+                       strict: bool, weights_only: bool) -> Found:
         step = int(description["step"])
-        if atomic:
-            interruptible(image.verify)
         restoration = Restoration(image, f"the save of step {step}", include, map_location, weights_only)
         if into is None:
             state = restoration.fresh()

@@ -23,6 +23,9 @@ struct neve_string {
 struct neve_engine {
   std::unique_ptr<neve::Engine> engine;
 };
+struct neve_reply {
+  std::vector<std::string> parts;
+};
 struct neve_state {
   std::shared_ptr<neve::State> state;
   size_t tensor_count;
@@ -163,6 +166,46 @@ absl::StatusOr<neve::TorchObject> ToTorchObject(const neve_torch_object* from) {
                            .alignment = from->alignment};
 }
 
+// What a function of the program answered.
+absl::Status ToStatus(int code, const neve_reply& reply) {
+  if (code == NEVE_OK) return absl::OkStatus();
+  const bool known = code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return absl::Status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnavailable,
+                      reply.parts.empty() ? "the group's function failed with code " + std::to_string(code) : reply.parts.front());
+}
+
+absl::Status ToGroup(const neve_options& from, neve::GroupOptions* to) {
+  if (from.group != nullptr) to->place = from.group;
+  to->timeout_s = from.group_timeout_s;
+  if ((from.group_set == nullptr) != (from.group_get == nullptr)) return neve::Invalid("group_set and group_get come together");
+  void* context = from.group_context;
+  if (from.group_set != nullptr) {
+    to->set = [set = from.group_set, context](const std::string& name, std::string_view value) {
+      neve_reply reply;
+      const int code = set(context, name.c_str(), value.data(), value.size(), &reply);
+      return ToStatus(code, reply);
+    };
+    to->get = [get = from.group_get, context](const std::string& name) -> absl::StatusOr<std::optional<std::string>> {
+      neve_reply reply;
+      const int code = get(context, name.c_str(), &reply);
+      if (code == NEVE_NOT_FOUND) return std::optional<std::string>();
+      NEVE_RETURN_IF_ERROR(ToStatus(code, reply));
+      if (reply.parts.size() != 1) return neve::Invalid("group_get added no value, or more than one");
+      return std::optional<std::string>(std::move(reply.parts.front()));
+    };
+  }
+  if (from.group_gather != nullptr) {
+    to->gather = [gather = from.group_gather, context](std::string_view mine,
+                                                       double timeout_s) -> absl::StatusOr<std::vector<std::string>> {
+      neve_reply reply;
+      const int code = gather(context, mine.data(), mine.size(), timeout_s, &reply);
+      NEVE_RETURN_IF_ERROR(ToStatus(code, reply));
+      return std::move(reply.parts);
+    };
+  }
+  return absl::OkStatus();
+}
+
 neve_code GiveString(neve_string** out, neve_error** error, std::string text) {
   *out = new neve_string{std::move(text)};
   return NEVE_OK;
@@ -205,6 +248,10 @@ void neve_log_set(neve_log_fn fn, void* context) {
       [fn, context](neve::obs::Level level, const std::string& line) { fn(static_cast<int>(level), line.c_str(), context); });
 }
 
+void neve_reply_add(neve_reply* reply, const void* data, size_t bytes) {
+  if (reply != nullptr && (data != nullptr || bytes == 0)) reply->parts.emplace_back(static_cast<const char*>(data), bytes);
+}
+
 neve_code neve_engine_open(const neve_options* options, neve_engine** engine, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (engine == nullptr) return neve::Invalid("no place for the engine");
@@ -228,6 +275,7 @@ neve_code neve_engine_open(const neve_options* options, neve_engine** engine, ne
     if (options->incarnation >= 0) to.incarnation = static_cast<uint32_t>(options->incarnation);
     to.grace_s = options->grace_s;
     to.capture_threads = options->capture_threads;
+    NEVE_RETURN_IF_ERROR(ToGroup(*options, &to.group));
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Engine> opened, neve::Engine::Open(to));
     *engine = new neve_engine{std::move(opened)};
     return absl::OkStatus();
@@ -318,6 +366,14 @@ neve_code neve_engine_prepare(neve_engine* engine, const neve_save_request* requ
   });
 }
 
+neve_code neve_engine_count_save(neve_engine* engine, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    engine->engine->CountSave();
+    return absl::OkStatus();
+  });
+}
+
 neve_code neve_engine_drain(neve_engine* engine, double deadline_s, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (engine == nullptr) return neve::Invalid("the engine is null");
@@ -403,6 +459,23 @@ neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request
     }
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> found, engine->engine->Find(find));
     *image = new neve_image{std::move(found)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_engine_agree(neve_engine* engine, int code, const char* message, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    if (code < 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) return neve::Invalid("that is no neve_code");
+    return engine->engine->Agree(
+        absl::Status(static_cast<absl::StatusCode>(code), code == NEVE_OK || message == nullptr ? "" : message));
+  });
+}
+
+neve_code neve_engine_leave(neve_engine* engine, const char* why, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (engine == nullptr) return neve::Invalid("the engine is null");
+    engine->engine->Leave(why == nullptr ? "" : why);
     return absl::OkStatus();
   });
 }

@@ -128,7 +128,7 @@ void EngineImpl::MayCommit(DurableTier& tier, storage::Done done) {
     uid = uid_;
   }
   slot_executor_->Post([this, &tier, uid, done] {
-    const absl::StatusOr<uint32_t> claimed = ClaimLife(*tier.tier, options_.job, uid, incarnation_, true, nonce_, options_.world);
+    const absl::StatusOr<uint32_t> claimed = ClaimLife(*tier.tier, options_.job, uid, incarnation_, true, claim_);
     executor_->Post([&tier, claimed, done] {
       tier.claimed = claimed.ok();
       done(claimed.status());

@@ -47,7 +47,7 @@ EngineImpl::EngineImpl(EngineOptions options)
     : options_(std::move(options)), pid_(::getpid()), metrics_(std::make_shared<obs::Metrics>()),
       crew_(sync::Crew::Create(options_.capture_threads > 0 ? options_.capture_threads
                                                             : std::min(sync::UsableCores() - 1, kCaptureThreadsMax))),
-      held_(std::make_shared<HeldSaves>()), nonce_(os::RandomHex(16)) {}
+      held_(std::make_shared<HeldSaves>()), claim_(ThisProcess(os::RandomHex(16), options_.world)) {}
 
 absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions options) {
   if (options.folder.empty() && options.job.empty()) return Invalid("give the job folder, such as \"runs/gpt\"");
@@ -56,13 +56,13 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
   if (options.world == 0 || options.rank >= options.world) {
     return Invalid(absl::StrFormat("rank %d of world %d: want 0 <= rank < world", options.rank, options.world));
   }
-  if (options.world > 1) return Unsupported("a world of more than one rank is not in this version of neve");
   const bool default_tiers = options.tiers.empty();
   if (default_tiers) {
     options.tiers.push_back({.kind = TierKind::kRam});
     options.tiers.push_back({.kind = TierKind::kFile});
   }
   std::unique_ptr<EngineImpl> engine(new EngineImpl(options));
+  NEVE_RETURN_IF_ERROR(engine->MakeGroup());
   for (const TierConfig& config : options.tiers) {
     if (config.kind == TierKind::kRam) {
       if (engine->ram_.has_value()) return Invalid("two ram tiers were given; one is enough");
@@ -115,8 +115,10 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
     const catalog::RetentionRule rule{durable->config.keep, durable->config.best_tag, durable->config.best_is_max,
                                       durable->config.best_count};
     durable->retention = std::make_unique<node::Retention>(*durable->tier, *engine->executor_, *engine->metrics_, rule,
-                                                           engine->options_.rank, [held = engine->held_] { return held->All(); });
+                                                           engine->options_.rank, [held = engine->held_] { return held->All(); },
+                                                           engine->options_.world);
   }
+  if (engine->options_.world > 1) NEVE_RETURN_IF_ERROR(engine->MeetRanks());
   return engine;
 }
 
@@ -174,7 +176,9 @@ absl::Status EngineImpl::BeginLife() {
     uid = uid_;
   }
   std::vector<std::string> names;
-  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  // Of many ranks: listed by all at open, and agreed on there.
+  const std::vector<catalog::TierListing> listings =
+      agreed_incarnation_.has_value() ? std::vector<catalog::TierListing>() : ListAll(&names);
   for (size_t t = 0; t < listings.size(); ++t) {
     if (listings[t].status.ok()) continue;
     // The number of this life follows from what every tier lists: without one of them it might be one that is taken, and an
@@ -186,10 +190,11 @@ absl::Status EngineImpl::BeginLife() {
     return Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
   }
   uint32_t incarnation = 1 + catalog::GreatestIncarnation(listings);
-  const bool fixed = options_.incarnation.has_value();
-  if (fixed) incarnation = *options_.incarnation;
+  const std::optional<uint32_t> given = agreed_incarnation_.has_value() ? agreed_incarnation_ : options_.incarnation;
+  const bool fixed = given.has_value();
+  if (fixed) incarnation = *given;
   for (auto& durable : durable_) {
-    absl::StatusOr<uint32_t> claimed = ClaimLife(*durable->tier, options_.job, uid, incarnation, fixed, nonce_, options_.world);
+    absl::StatusOr<uint32_t> claimed = ClaimLife(*durable->tier, options_.job, uid, incarnation, fixed, claim_);
     if (claimed.ok()) {
       incarnation = *claimed;
       durable->claimed = true;
@@ -232,6 +237,7 @@ absl::Status EngineImpl::BeginLife() {
   ready_pool_ = pool_.get();
   // Leftovers of dead lives, off the step path; what belongs to a live process or to others is left alone.
   for (auto& durable : durable_) {
+    if (!first_of_host_) break;   // one rank a host is enough
     slot_executor_->Post([place = durable->tier->info().place] {
       const absl::StatusOr<GcReport> cleaned = CollectGarbage(place, {});
       if (!cleaned.ok()) {
@@ -329,7 +335,7 @@ absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request
   if (entry != nullptr) return entry;
   // Never two in a row: after a skip the next save waits.
   if (options_.on_full == OnFull::kSkip && !last_skipped_) {
-    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due);
+    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
     ticket->SkipAll(Exhausted(absl::StrFormat("step %d was skipped: no RAM slot was free (on_full=skip)", request.step)));
     metrics_->Add(obs::Metric::kSavesSkipped);
     last_skipped_ = true;
@@ -359,8 +365,20 @@ absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request
   return acquired;
 }
 
+void EngineImpl::CountSave() {
+  sync::MutexLock lock(save_mutex_);
+  if (options_.world > 1) ++sequence_;
+}
+
 absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& request) {
   NEVE_RETURN_IF_ERROR(CheckUsable());
+  absl::StatusOr<std::shared_ptr<Ticket>> ticket = SaveNow(request);
+  // Misuse by this rank alone: the others have counted the save.
+  if (absl::IsInvalidArgument(ticket.status())) CountSave();
+  return ticket;
+}
+
+absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& request) {
   if (request.state == nullptr) return Invalid("a save needs a state");
   if (request.step >= kStepLimit) return Invalid(absl::StrFormat("step %d: want 0 <= step < 10^12", request.step));
   NEVE_RETURN_IF_ERROR(request.state->Check(request.addresses, request.values, request.blobs));
@@ -374,14 +392,14 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   metrics_->Add(obs::Metric::kSavesStarted);
   if (absl::Status begun = BeginLife(); !begun.ok()) {
     // Not this call's fault: the ticket carries it.
-    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due);
+    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
     NoteError(begun);
     ticket->FailRest(std::move(begun));
     return std::static_pointer_cast<Ticket>(ticket);
   }
   if (due.empty()) {
     // By its cadence no tier takes this step: nothing to do, and nothing failed.
-    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due);
+    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
     ticket->Reached("captured");
     return std::static_pointer_cast<Ticket>(ticket);
   }
@@ -391,7 +409,8 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   if (!entry.ok() && absl::IsDeadlineExceeded(entry.status())) return entry.status();
   last_skipped_ = false;
   const SaveId save{incarnation_, sequence_++};
-  auto ticket = std::make_shared<TicketImpl>(request.step, save, due);
+  auto ticket = std::make_shared<TicketImpl>(request.step, save, due, options_.world);
+  WatchCompletion(ticket, due);
   auto record = std::make_shared<format::CommitRecord>(RecordOf(request, layout, save));
   for (const auto& durable : durable_) durable->retention->NoteTags(save, request.tags);
   {

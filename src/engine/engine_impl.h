@@ -21,9 +21,12 @@
 #include "base/sync/mutex.h"
 #include "base/sync/termination.h"
 #include "catalog/catalog.h"
+#include "engine/find_refusals.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
 #include "flush/tier_flush.h"
+#include "format/names.h"
+#include "group/group.h"
 #include "neve/engine.h"
 #include "node/retention.h"
 #include "node/slot_pool.h"
@@ -53,6 +56,21 @@ class HeldSaves {
   std::multiset<SaveId> held_ NEVE_GUARDED_BY(mutex_);
 };
 
+// The image of one save from whatever sources hold it. `on_destroy` runs at the end.
+struct ImageParts {
+  SaveInfo info;
+  std::shared_ptr<const format::CommitRecord> record;   // null: a file without one
+  std::vector<restore::Source> sources;
+  std::string header;
+  uint64_t image_bytes = 0;
+  std::shared_ptr<sync::Crew> crew;
+  std::shared_ptr<obs::Metrics> metrics;
+  std::vector<std::shared_ptr<void>> keep;              // tiers that the sources read from
+  std::function<void()> on_destroy;
+};
+// Reads and verifies the header from the sources.
+absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts);
+
 class EngineImpl : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<EngineImpl>> Create(EngineOptions options);
@@ -61,8 +79,11 @@ class EngineImpl : public Engine {
   absl::Status Prepare(const std::shared_ptr<State>& state, std::span<const void* const> addresses, uint64_t values_bytes,
                        std::span<const uint64_t> blob_bytes) override;
   absl::StatusOr<std::shared_ptr<Ticket>> Save(const SaveRequest& request) override;
+  void CountSave() override;
   absl::StatusOr<std::vector<SaveInfo>> Steps() override;
   absl::StatusOr<std::unique_ptr<Image>> Find(const FindRequest& request) override;
+  absl::Status Agree(const absl::Status& mine) override;
+  void Leave(const std::string& why) override;
   absl::Status SetPinned(uint64_t step, bool pinned) override;
   absl::Status Drain(double deadline_s) override;
   absl::Status Close(bool final, double deadline_s) override;
@@ -81,6 +102,36 @@ class EngineImpl : public Engine {
 
   // What makes the first save different: uid, life, dead slots.
   absl::Status BeginLife() NEVE_REQUIRES(save_mutex_);
+  // With many ranks, at open: who the job is, which life this is.
+  absl::Status MakeGroup();
+  absl::Status MeetRanks();
+  absl::StatusOr<std::unique_ptr<Image>> FindTogether(const FindRequest& request);
+  absl::StatusOr<group::Messages> Gather(std::string_view what, std::string_view mine);
+  // Looks for saves that every rank has committed, for tickets whose owners may wait for that. On slot_executor_, which may block.
+  void WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const std::vector<std::string>& due);
+  void LookForCompletion();
+  bool LookOnce();                                    // false: nobody waits any more
+  void EndCompletion();                               // at the end of close
+  // The newest save, `newest` or older, that all ranks have in every durable tier; waits a little for `newest`.
+  std::optional<SaveId> WaitUntilWhole(const SaveId& newest, double deadline_s);
+  // A call that may be in a gather: close ends it, and waits for it.
+  class GroupCall {
+   public:
+    explicit GroupCall(EngineImpl* engine) : engine_(engine) {
+      sync::MutexLock lock(engine_->mutex_);
+      ++engine_->group_calls_;
+    }
+    ~GroupCall() {
+      sync::MutexLock lock(engine_->mutex_);
+      --engine_->group_calls_;
+      engine_->idle_.NotifyAll();
+    }
+    GroupCall(const GroupCall&) = delete;
+
+   private:
+    EngineImpl* const engine_;
+  };
+  void EndGroupCalls();
   absl::Status CheckUsable() const;
   absl::Status EnsureUid() NEVE_EXCLUDES(uid_mutex_);
   std::vector<storage::Tier*> DurableTiers() const;
@@ -88,7 +139,14 @@ class EngineImpl : public Engine {
   std::vector<catalog::TierListing> ListAll(std::vector<std::string>* names);
   // This engine's own slot, read through the mapping that is there; null when the image lies in another's.
   std::shared_ptr<storage::ImageReader> OwnReader(const ImageKey& key);
+  absl::Status CheckListed(const std::vector<catalog::TierListing>& listings, const std::vector<std::string>& names,
+                           const FindRequest& request) const;
+  // This rank's image in every tier that has it, held against retention; NotFound: no usable copy, `reason` says why.
+  absl::StatusOr<ImageParts> OpenCopies(const catalog::Save& save, const std::vector<catalog::TierListing>& listings,
+                                        const std::vector<std::string>& names, engine::FindRefusals& refusals, std::string* reason);
+  static std::string Places(const std::vector<catalog::TierListing>& listings);
 
+  absl::StatusOr<std::shared_ptr<Ticket>> SaveNow(const SaveRequest& request);
   absl::StatusOr<std::vector<std::string>> DueTiers(const SaveRequest& request) const;
   absl::StatusOr<node::Entry*> AcquireEntry(const SaveRequest& request, uint64_t image_bytes, std::shared_ptr<Ticket>* skipped,
                                             const std::vector<std::string>& due);
@@ -116,7 +174,14 @@ class EngineImpl : public Engine {
   const std::shared_ptr<HeldSaves> held_;
   std::vector<std::unique_ptr<DurableTier>> durable_;
   std::optional<TierConfig> ram_;
-  std::string nonce_;
+  format::LifeClaim claim_;                        // of this life; with many ranks they share its nonce
+  std::optional<uint32_t> agreed_incarnation_;     // with many ranks: what they agreed on at open
+  bool one_host_ = true;                           // all ranks run on this host and see each other's RAM
+  bool first_of_host_ = true;
+
+  std::atomic<bool> stop_group_{false};            // a gather in progress gives up
+  sync::Mutex group_mutex_;                        // one gather at a time
+  std::unique_ptr<group::Group> group_ NEVE_GUARDED_BY(group_mutex_);
 
   sync::Mutex uid_mutex_;
   Uid uid_ NEVE_GUARDED_BY(uid_mutex_);
@@ -133,10 +198,14 @@ class EngineImpl : public Engine {
   sync::Condition idle_;
   bool closed_ NEVE_GUARDED_BY(mutex_) = false;
   int in_flight_ NEVE_GUARDED_BY(mutex_) = 0;      // flush jobs and retentions
+  int group_calls_ NEVE_GUARDED_BY(mutex_) = 0;
   absl::Status first_error_ NEVE_GUARDED_BY(mutex_);
   std::map<SaveId, std::set<std::string>> committed_ NEVE_GUARDED_BY(mutex_);   // of saves still in the pool
   std::string streaming_ NEVE_GUARDED_BY(mutex_);   // why the newest save lay in no slot, for health
   std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
+  std::vector<std::weak_ptr<TicketImpl>> watched_ NEVE_GUARDED_BY(mutex_);      // not known to be complete yet
+  bool watching_ NEVE_GUARDED_BY(mutex_) = false;
+  sync::Nanos watch_pause_ NEVE_GUARDED_BY(mutex_) = 0;
 
   std::shared_ptr<node::SlotPool> pool_;           // made by BeginLife; images that read its slots keep it
   std::atomic<node::SlotPool*> ready_pool_{nullptr};   // the same, for threads that do not hold save_mutex_
@@ -144,21 +213,6 @@ class EngineImpl : public Engine {
   std::unique_ptr<sync::ThreadExecutor> slot_executor_;   // makes and prefaults slots
   std::unique_ptr<sync::ThreadExecutor> executor_;
 };
-
-// The image of one save from whatever sources hold it. `on_destroy` runs at the end.
-struct ImageParts {
-  SaveInfo info;
-  std::shared_ptr<const format::CommitRecord> record;   // null: a file without one
-  std::vector<restore::Source> sources;
-  std::string header;
-  uint64_t image_bytes = 0;
-  std::shared_ptr<sync::Crew> crew;
-  std::shared_ptr<obs::Metrics> metrics;
-  std::vector<std::shared_ptr<void>> keep;              // tiers that the sources read from
-  std::function<void()> on_destroy;
-};
-// Reads and verifies the header from the sources.
-absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts);
 
 }  // namespace neve
 

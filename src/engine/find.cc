@@ -8,12 +8,11 @@
 #include "base/obs/log.h"
 #include "engine/blocking.h"
 #include "engine/engine_impl.h"
+#include "engine/find_refusals.h"
 #include "engine/save_info.h"
 
 namespace neve {
 namespace {
-
-std::string SaveText(const catalog::Save& save) { return absl::StrFormat("step %d (save %s)", save.step, save.save.ToString()); }
 
 // A slot of the pool, held while it is read.
 class OwnSlotReader : public storage::ImageReader {
@@ -53,15 +52,8 @@ std::shared_ptr<storage::ImageReader> EngineImpl::OwnReader(const ImageKey& key)
   return std::make_shared<OwnSlotReader>(pool_, entry, *std::move(record));
 }
 
-absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& request) {
-  NEVE_RETURN_IF_ERROR(CheckUsable());
-  {
-    // A tier that cannot be read must not look like a job that never was.
-    absl::Status uid = EnsureUid();
-    if (!uid.ok()) return uid;
-  }
-  std::vector<std::string> names;
-  const std::vector<catalog::TierListing> listings = ListAll(&names);
+absl::Status EngineImpl::CheckListed(const std::vector<catalog::TierListing>& listings, const std::vector<std::string>& names,
+                                     const FindRequest& request) const {
   for (size_t t = 0; t < listings.size(); ++t) {
     if (listings[t].status.ok()) continue;
     const bool allowed =
@@ -75,108 +67,113 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
     obs::Log(obs::Level::kWarning,
              absl::StrFormat("event=tier_missing tier=%s error=\"%s\"", names[t], std::string(listings[t].status.message())));
   }
-  Uid uid;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ImageParts> EngineImpl::OpenCopies(const catalog::Save& save, const std::vector<catalog::TierListing>& listings,
+                                                  const std::vector<std::string>& names, engine::FindRefusals& refusals,
+                                                  std::string* reason) {
+  ImageParts parts;
+  parts.info = engine::ToSaveInfo(save, listings, names);
+  parts.info.job = options_.job;
   {
     sync::MutexLock lock(uid_mutex_);
-    uid = uid_;
+    parts.info.uid = uid_;
   }
-  const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
-  std::string reasons;
-  bool any_record = false, step_seen = false;
-  absl::Status step_error;
-  bool by_step = request.step.has_value();
-  const uint64_t wanted = request.step.value_or(0);
-  for (const catalog::Save& save : saves) {
-    if (request.before.has_value() && !(save.save < *request.before)) continue;
-    if (by_step && save.step != wanted) continue;
-    step_seen = true;
-    any_record |= save.any_record;
-    std::string reason = save.reason;
-    std::unique_ptr<Image> image;
-    if (save.complete) {
-      ImageParts parts;
-      parts.info = engine::ToSaveInfo(save, listings, names);
-      parts.info.job = options_.job;
-      parts.info.uid = uid;
-      for (const catalog::Copy& copy : save.ranks[options_.rank]) {
-        if (!copy.entry.has_record || !copy.entry.has_image) continue;
-        const bool is_ram = listings[static_cast<size_t>(copy.tier)].kind == TierKind::kRam;
-        std::shared_ptr<storage::Tier> tier =
-            is_ram ? RamTier() : durable_[static_cast<size_t>(copy.tier) - (ram_.has_value() ? 1 : 0)]->tier;
-        const std::string& name = names[static_cast<size_t>(copy.tier)];
-        absl::StatusOr<std::shared_ptr<storage::ImageReader>> reader = is_ram ? OwnReader(copy.entry.key) : nullptr;
-        if (*reader == nullptr) {
-          reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
-        }
-        absl::Status opened = reader.status();
-        if (opened.ok() && uid.known() && (*reader)->record().uid != uid) {
-          opened = Damaged(
-              absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));
-        }
-        if (opened.ok() && parts.record != nullptr &&
-            ((*reader)->record().digests != parts.record->digests ||
-             (*reader)->record().image_bytes != parts.record->image_bytes)) {
-          opened = DataLoss("its record disagrees with the nearer copy's");
-        }
-        if (!opened.ok()) {
-          reason += (reason.empty() ? "" : "; ") + name + ": " + std::string(opened.message());
-          if (step_error.ok()) step_error = opened;
-          obs::Log(obs::Level::kWarning, absl::StrFormat("event=copy_unusable step=%d save=%s tier=%s error=\"%s\"", save.step,
-                                                         save.save.ToString(), name, std::string(opened.message())));
-          continue;
-        }
-        if (parts.record == nullptr) {
-          parts.record = std::make_shared<const format::CommitRecord>((*reader)->record());
-          parts.info.time = parts.record->time;
-          parts.info.tags = parts.record->tags;
-        }
-        restore::Source source;
-        source.name = name;
-        source.place = listings[static_cast<size_t>(copy.tier)].place;
-        source.reader = *reader;
-        source.queue_depth = tier->info().queue_depth;
-        source.alignment = tier->info().alignment;
-        source.heal = [tier, key = copy.entry.key](uint64_t offset, std::span<const std::byte> bytes) {
-          return AwaitStatus([&](auto done) { tier->Heal(key, offset, bytes, done); });
-        };
-        parts.sources.push_back(std::move(source));
-        parts.keep.push_back(tier);
-      }
-      if (!parts.sources.empty()) {
-        parts.image_bytes = parts.record->image_bytes;
-        parts.crew = crew_;
-        parts.metrics = metrics_;
-        held_->Hold(save.save);
-        parts.on_destroy = [held = held_, id = save.save] { held->Release(id); };
-        auto made = MakeImage(std::move(parts));
-        if (made.ok()) return made;
-        // The header itself is lost.
-        if (!request.fallback) return Annotate(made.status(), SaveText(save));
-        reason = std::string(made.status().message());
-        if (step_error.ok()) step_error = made.status();
-      }
+  const Uid& uid = parts.info.uid;
+  for (const catalog::Copy& copy : save.ranks[options_.rank]) {
+    if (!copy.entry.has_record || !copy.entry.has_image) continue;
+    const bool is_ram = listings[static_cast<size_t>(copy.tier)].kind == TierKind::kRam;
+    std::shared_ptr<storage::Tier> tier =
+        is_ram ? RamTier() : durable_[static_cast<size_t>(copy.tier) - (ram_.has_value() ? 1 : 0)]->tier;
+    const std::string& name = names[static_cast<size_t>(copy.tier)];
+    absl::StatusOr<std::shared_ptr<storage::ImageReader>> reader = is_ram ? OwnReader(copy.entry.key) : nullptr;
+    if (*reader == nullptr) {
+      reader = Await<std::shared_ptr<storage::ImageReader>>([&](auto done) { tier->OpenImage(copy.entry.key, done); });
     }
-    obs::Log(obs::Level::kWarning,
-             absl::StrFormat("event=save_skipped step=%d save=%s reason=\"%s\"", save.step, save.save.ToString(), reason));
-    constexpr size_t kReasonsMax = 4000;
-    if (reasons.size() < kReasonsMax) reasons += "\n  " + SaveText(save) + ": " + reason;
-    if (by_step && request.fallback) {
-      by_step = false;   // from here on any older save will do
+    absl::Status opened = reader.status();
+    if (opened.ok() && uid.known() && (*reader)->record().uid != uid) {
+      opened = Damaged(
+          absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));
+    }
+    if (opened.ok() && parts.record != nullptr &&
+        ((*reader)->record().digests != parts.record->digests || (*reader)->record().image_bytes != parts.record->image_bytes)) {
+      opened = DataLoss("its record disagrees with the nearer copy's");
+    }
+    if (!opened.ok()) {
+      *reason += (reason->empty() ? "" : "; ") + name + ": " + std::string(opened.message());
+      refusals.CopyFailed(opened);
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=copy_unusable step=%d save=%s tier=%s error=\"%s\"", save.step,
+                                                     save.save.ToString(), name, std::string(opened.message())));
       continue;
     }
-    if (by_step) {
-      const std::string message = absl::StrFormat("%s is not complete: %s", SaveText(save), reason);
-      return IsDamaged(step_error) ? Damaged(message) : DataLoss(message);
+    if (parts.record == nullptr) {
+      parts.record = std::make_shared<const format::CommitRecord>((*reader)->record());
+      parts.info.time = parts.record->time;
+      parts.info.tags = parts.record->tags;
     }
+    restore::Source source;
+    source.name = name;
+    source.place = listings[static_cast<size_t>(copy.tier)].place;
+    source.reader = *reader;
+    source.queue_depth = tier->info().queue_depth;
+    source.alignment = tier->info().alignment;
+    source.heal = [tier, key = copy.entry.key](uint64_t offset, std::span<const std::byte> bytes) {
+      return AwaitStatus([&](auto done) { tier->Heal(key, offset, bytes, done); });
+    };
+    parts.sources.push_back(std::move(source));
+    parts.keep.push_back(tier);
   }
+  if (parts.sources.empty()) return NotFound(*reason);
+  parts.image_bytes = parts.record->image_bytes;
+  parts.crew = crew_;
+  parts.metrics = metrics_;
+  held_->Hold(save.save);
+  parts.on_destroy = [held = held_, id = save.save] { held->Release(id); };
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& request) {
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  if (options_.world > 1) {
+    const GroupCall call(this);
+    return FindTogether(request);
+  }
+  // A tier that cannot be read must not look like a job that never was.
+  NEVE_RETURN_IF_ERROR(EnsureUid());
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  NEVE_RETURN_IF_ERROR(CheckListed(listings, names, request));
+  engine::FindRefusals refusals(request);
+  for (const catalog::Save& save : catalog::GroupSaves(listings)) {
+    if (!refusals.Wants(save.save, save.step)) continue;
+    refusals.Saw(save.any_record);
+    std::string reason = save.reason;
+    if (save.complete && save.world != options_.world) {
+      return Unsupported(absl::StrFormat("%s is of %d ranks, and this job has %d: restoring on another number of ranks is not in this "
+                                         "version of neve",
+                                         engine::SaveText(save.save, save.step), save.world, options_.world));
+    }
+    if (save.complete) {
+      absl::StatusOr<ImageParts> parts = OpenCopies(save, listings, names, refusals, &reason);
+      if (parts.ok()) {
+        auto made = MakeImage(*std::move(parts));
+        if (made.ok()) return made;
+        // The header itself is lost.
+        if (!request.fallback) return Annotate(made.status(), engine::SaveText(save.save, save.step));
+        reason = std::string(made.status().message());
+        refusals.CopyFailed(made.status());
+      }
+    }
+    NEVE_RETURN_IF_ERROR(refusals.Refuse(save.save, save.step, reason));
+  }
+  return refusals.Nothing(options_.job, Places(listings));
+}
+
+std::string EngineImpl::Places(const std::vector<catalog::TierListing>& listings) {
   std::string places;
   for (const auto& listing : listings) places += (places.empty() ? "" : ", ") + listing.place;
-  if (request.step.has_value() && !step_seen) {
-    return NotFound(absl::StrFormat("no save of step %d of job %s in %s", *request.step, options_.job, places));
-  }
-  if (any_record) return DataLoss(absl::StrFormat("job %s has commit records but no complete save:%s", options_.job, reasons));
-  return NotFound(absl::StrFormat("no checkpoint of job %s in %s%s", options_.job, places,
-                                  request.before.has_value() ? " older than the one that failed" : ""));
+  return places;
 }
 
 }  // namespace neve

@@ -65,8 +65,14 @@ absl::StatusOr<Uid> ReadUid(std::span<storage::Tier* const> durable, absl::Statu
   return uid;
 }
 
+format::LifeClaim ThisProcess(const std::string& nonce, uint32_t world) {
+  const os::ProcessId process = os::CurrentProcess();
+  return {.nonce = nonce, .host = os::HostName(), .boot_id = os::BootIdString(process), .pid = process.pid,
+          .start_time = process.start_time, .world = world};
+}
+
 absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, const Uid& uid, uint32_t incarnation, bool fixed,
-                                   const std::string& nonce, uint32_t world) {
+                                   const format::LifeClaim& claim) {
   const std::string identity = format::EncodeJobIdentity({job, uid});
   absl::Status written = AwaitStatus([&](auto done) { tier.WriteNote(std::string(format::kJobFile), identity, true, done); });
   if (!written.ok()) {
@@ -81,23 +87,23 @@ absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, 
                           tier.info().place, there->uid.ToHex(), uid.ToHex()));
     }
   }
-  const os::ProcessId process = os::CurrentProcess();
-  const std::string claim = format::EncodeLifeClaim({.nonce = nonce, .host = os::HostName(), .boot_id = os::BootIdString(process),
-                                                     .pid = process.pid, .start_time = process.start_time, .world = world});
+  const std::string text = format::EncodeLifeClaim(claim);
   constexpr uint32_t kClaimsTried = 1000;
   for (uint32_t i = 0; i < kClaimsTried; ++i) {
     absl::Status claimed =
-        AwaitStatus([&](auto done) { tier.WriteNote(format::FormatLifeName(incarnation), claim, true, done); });
+        AwaitStatus([&](auto done) { tier.WriteNote(format::FormatLifeName(incarnation), text, true, done); });
     if (claimed.ok()) return incarnation;
     if (!IsExists(claimed)) return claimed;
-    auto text = Await<std::string>([&](auto done) { tier.ReadNote(format::FormatLifeName(incarnation), done); });
-    if (text.ok()) {
-      const auto there = format::DecodeLifeClaim(*text);
-      if (there.ok() && there->nonce == nonce) return incarnation;   // our own: a retry after a lost answer
+    auto found = Await<std::string>([&](auto done) { tier.ReadNote(format::FormatLifeName(incarnation), done); });
+    std::string who;
+    if (found.ok()) {
+      const auto there = format::DecodeLifeClaim(*found);
+      if (there.ok() && there->nonce == claim.nonce) return incarnation;   // another rank's, or a retry after a lost answer
+      if (there.ok()) who = absl::StrFormat(" (host %s, pid %d)", there->host, there->pid);
     }
     if (fixed) {
-      return Invalid(
-          absl::StrFormat("%s: life %d is already claimed; give a greater incarnation", tier.info().place, incarnation));
+      return Invalid(absl::StrFormat("%s: life %d is already claimed%s; %s", tier.info().place, incarnation, who,
+                                     claim.world > 1 ? "open again, which finds a greater one" : "give a greater incarnation"));
     }
     ++incarnation;
   }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/error/status.h"
+#include "format/names.h"
 #include "neve/types.h"
 #include "storage/tier.h"
 
@@ -24,10 +25,14 @@ absl::StatusOr<Uid> ReadUid(std::span<storage::Tier* const> durable, absl::Statu
 // The uid among a listing's records: of the newest that can be read; unknown when none can.
 Uid UidFromRecords(storage::Tier& tier, const storage::Listing& listing);
 
+// What this process says of itself in a claim.
+format::LifeClaim ThisProcess(const std::string& nonce, uint32_t world);
+
 // Writes job.json where it is missing (Invalid when another uid's is there) and claims a life of at least `incarnation` there,
-// counting up past claims of others unless `fixed`. Returns the incarnation claimed.
+// counting up past claims of others unless `fixed`. Returns the incarnation claimed. A claim with the same nonce is our own: the
+// ranks of one life share it, so whichever comes first claims a shared tier for all.
 absl::StatusOr<uint32_t> ClaimLife(storage::Tier& tier, const std::string& job, const Uid& uid, uint32_t incarnation, bool fixed,
-                                   const std::string& nonce, uint32_t world);
+                                   const format::LifeClaim& claim);
 
 // Unavailable "superseded by life N (host, pid)" when a greater life than `incarnation` has claimed the tier; OK when none has,
 // or when it cannot be read (the commit itself will tell).

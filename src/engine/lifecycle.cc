@@ -147,8 +147,18 @@ void EngineImpl::PersistNewest(double deadline_s) {
     obs::Log(obs::Level::kError, absl::StrFormat("event=persist_incomplete error=\"%s\"", std::string(idle.message())));
     return;
   }
-  for (auto& durable : durable_) {
-    node::Entry* newest = pool->HoldNewest();
+  // Of many ranks one may be a save ahead of the others: the one before it is then the newest that all of them have.
+  std::vector<ImageKey> keys;
+  for (const ImageKey& key : pool->Full()) {
+    if (keys.size() == (options_.world > 1 ? 2 : 1)) break;
+    node::Entry* there = pool->HoldByKey(key);
+    if (there == nullptr) continue;   // its file is gone
+    pool->Release(there);
+    keys.push_back(key);
+  }
+  for (size_t i = 0; i < keys.size() * durable_.size(); ++i) {
+    auto& durable = durable_[i % durable_.size()];   // the newest first, in every tier
+    node::Entry* newest = pool->HoldByKey(keys[i / durable_.size()]);
     if (newest == nullptr) continue;
     if (newest->slot == nullptr) {   // private memory: a flush holds it, or it owes nothing
       pool->Release(newest);
@@ -186,12 +196,13 @@ absl::Status EngineImpl::Drain(double deadline_s) {
 
 absl::Status EngineImpl::Close(bool final, double deadline_s) {
   if (::getpid() != pid_) return Closed("this is a forked child: its parent's engine cannot be closed here");
-  sync::MutexLock save_lock(save_mutex_);
   {
     sync::MutexLock lock(mutex_);
     if (closed_) return Closed("the engine is closed already");
     closed_ = true;
   }
+  EndGroupCalls();   // they may need save_mutex_
+  sync::MutexLock save_lock(save_mutex_);
   termination_.reset();
   absl::Status result;
   if (pool_ != nullptr) {
@@ -201,15 +212,20 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
     if (result.ok() && !durable_.empty()) {
       // Frees what owes nothing: saves that every durable tier has, and older ones than such a save.
       std::optional<SaveId> durable_newest;
-      sync::MutexLock lock(mutex_);
-      for (const auto& [save, tiers] : committed_) {
-        if (tiers.size() == durable_.size() && (!durable_newest.has_value() || save > *durable_newest)) durable_newest = save;
+      {
+        sync::MutexLock lock(mutex_);
+        for (const auto& [save, tiers] : committed_) {
+          if (tiers.size() == durable_.size() && (!durable_newest.has_value() || save > *durable_newest)) durable_newest = save;
+        }
       }
+      // What this rank has written is worth nothing without the others' part.
+      if (options_.world > 1 && durable_newest.has_value()) durable_newest = WaitUntilWhole(*durable_newest, deadline_s);
       pool_->RemoveIf([&](const ImageKey& key) { return durable_newest.has_value() && key.save <= *durable_newest; });
     }
   }
   executor_->Stop();
   slot_executor_->Stop();
+  EndCompletion();
   sync::MutexLock lock(mutex_);
   if (result.ok()) result = first_error_;
   return result;
@@ -229,8 +245,9 @@ EngineImpl::~EngineImpl() {
   bool closed;
   {
     sync::MutexLock lock(mutex_);
-    closed = closed_;
+    closed = std::exchange(closed_, true);
   }
+  EndGroupCalls();
   termination_.reset();
   if (!closed) {
     double longest = 0;

@@ -2,15 +2,20 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
 
 namespace neve {
 
-TicketImpl::TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due)
-    : step_(step), save_(save), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+TicketImpl::TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks)
+    : step_(step), save_(save), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), many_(ranks > 1) {
   stages_.push_back({"captured"});
-  for (std::string& name : due) stages_.push_back({std::move(name)});
+  for (std::string& name : due) {
+    if (many_) complete_in_.push_back({name});
+    stages_.push_back({std::move(name)});
+  }
   stages_.push_back({"done"});
   stages_.push_back({"complete"});
 }
@@ -18,9 +23,20 @@ TicketImpl::TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due)
 TicketImpl::StageEntry* TicketImpl::FindLocked(std::string_view stage) const {
   constexpr std::string_view kComplete = "complete:";
   // One rank: complete in a tier is what the tier's own stage says.
-  if (stage.starts_with(kComplete)) stage.remove_prefix(kComplete.size());
+  if (stage.starts_with(kComplete)) {
+    stage.remove_prefix(kComplete.size());
+    if (many_) return FindCompleteLocked(stage);
+  }
   for (StageEntry& entry : stages_) {
     if (entry.name == stage) return &entry;
+  }
+  return nullptr;
+}
+
+TicketImpl::StageEntry* TicketImpl::FindCompleteLocked(std::string_view tier) const {
+  if (tier.empty()) return &stages_.back();
+  for (StageEntry& entry : complete_in_) {
+    if (entry.name == tier) return &entry;
   }
   return nullptr;
 }
@@ -34,8 +50,8 @@ absl::Status TicketImpl::Wait(std::string_view stage, double timeout_s) const {
     return Invalid(absl::StrFormat("stage \"%s\" is not due for step %d; due are %s", stage, step_, due));
   }
   if (!changed_.WaitFor(mutex_, timeout_s, [entry] { return entry->state != StageState::kPending; })) {
-    return Timeout(
-        absl::StrFormat("step %d (save %s) has not reached \"%s\" after %.3g s", step_, save_.ToString(), stage, timeout_s));
+    return Timeout(absl::StrFormat("step %d (save %s) has not reached \"%s\" after %.3g s%s", step_, save_.ToString(), stage,
+                                   timeout_s, stage.starts_with("complete") && !missing_.empty() ? ": " + missing_ : ""));
   }
   return entry->status;
 }
@@ -72,13 +88,20 @@ void TicketImpl::DeriveLocked() {
     if (i > 0) any_reached |= stages_[i].state == StageState::kReached;
     if (stages_[i].state == StageState::kFailed && failed == nullptr) failed = &stages_[i];
   }
-  if (complete.state == StageState::kPending && any_reached) complete.state = StageState::kReached;
+  // Of many ranks this one's part is in the tier: whether theirs are too is found by looking.
+  if (complete.state == StageState::kPending && any_reached && !many_) complete.state = StageState::kReached;
+  for (StageEntry& in_tier : complete_in_) {
+    const StageEntry* own = FindLocked(in_tier.name);
+    if (in_tier.state != StageState::kPending || own->state == StageState::kPending || own->state == StageState::kReached) continue;
+    in_tier.state = own->state;
+    in_tier.status = own->status;
+  }
   if (!all_ended) return;
   if (done.state == StageState::kPending) {
     done.state = failed == nullptr ? StageState::kReached : StageState::kFailed;
     if (failed != nullptr) done.status = failed->status;
   }
-  if (complete.state == StageState::kPending) {
+  if (complete.state == StageState::kPending && !(many_ && any_reached)) {
     complete.state = failed != nullptr ? StageState::kFailed : StageState::kSkipped;
     complete.status = failed != nullptr ? failed->status : Unavailable(absl::StrFormat("step %d was due in no tier", step_));
   }
@@ -127,11 +150,13 @@ void TicketImpl::Skipped(const std::string& stage, absl::Status status) {
 void TicketImpl::FailRest(absl::Status status) {
   {
     sync::MutexLock lock(mutex_);
-    for (StageEntry& entry : stages_) {
-      if (entry.state != StageState::kPending) continue;
-      entry.state = StageState::kFailed;
-      entry.status = status;
-      if (error_.ok()) error_ = status;
+    for (std::vector<StageEntry>* stages : {&stages_, &complete_in_}) {
+      for (StageEntry& entry : *stages) {
+        if (entry.state != StageState::kPending) continue;
+        entry.state = StageState::kFailed;
+        entry.status = status;
+        if (error_.ok()) error_ = status;
+      }
     }
     changed_.NotifyAll();
   }
@@ -141,14 +166,53 @@ void TicketImpl::FailRest(absl::Status status) {
 void TicketImpl::SkipAll(absl::Status status) {
   {
     sync::MutexLock lock(mutex_);
-    for (StageEntry& entry : stages_) {
-      entry.state = StageState::kSkipped;
-      entry.status = status;
+    for (std::vector<StageEntry>* stages : {&stages_, &complete_in_}) {
+      for (StageEntry& entry : *stages) {
+        entry.state = StageState::kSkipped;
+        entry.status = status;
+      }
     }
     error_ = std::move(status);
     changed_.NotifyAll();
   }
   Announce();
+}
+
+void TicketImpl::Completed(const std::string& tier) {
+  {
+    sync::MutexLock lock(mutex_);
+    StageEntry* entry = FindCompleteLocked(tier);
+    if (entry == nullptr || entry->state != StageState::kPending) return;
+    entry->state = StageState::kReached;
+    changed_.NotifyAll();
+  }
+  Announce();
+}
+
+void TicketImpl::MissingIs(const std::string& who) {
+  sync::MutexLock lock(mutex_);
+  missing_ = who;
+}
+
+void TicketImpl::NeverCompleted(absl::Status status) {
+  {
+    sync::MutexLock lock(mutex_);
+    const auto give_up = [&](StageEntry& entry) {
+      if (entry.state != StageState::kPending) return;
+      entry.state = StageState::kSkipped;
+      entry.status = status;
+    };
+    give_up(stages_.back());
+    for (StageEntry& entry : complete_in_) give_up(entry);
+    changed_.NotifyAll();
+  }
+  Announce();
+}
+
+bool TicketImpl::CompletionPending() const {
+  sync::MutexLock lock(mutex_);
+  const auto pending = [](const StageEntry& entry) { return entry.state == StageState::kPending; };
+  return pending(stages_.back()) || std::any_of(complete_in_.begin(), complete_in_.end(), pending);
 }
 
 }  // namespace neve

@@ -14,8 +14,9 @@ namespace neve {
 
 class TicketImpl : public Ticket {
  public:
-  // `due`: tier names in order, nearest first.
-  TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due);
+  // `due`: tier names in order, nearest first. `ranks`: with more than one, "complete" and "complete:<tier>" are told by Completed;
+  // alone they follow from the other stages.
+  TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks = 1);
 
   uint64_t step() const override { return step_; }
   SaveId save_id() const override { return save_; }
@@ -31,6 +32,11 @@ class TicketImpl : public Ticket {
   void Skipped(const std::string& stage, absl::Status status);   // no failure of the save: `wait` for it gives `status`
   void FailRest(absl::Status status);    // every stage still pending
   void SkipAll(absl::Status status);     // the save never happened: `wait` gives `status`
+  // Every rank has committed it: in the tier of that name, or "" in one tier or another.
+  void Completed(const std::string& tier);
+  void MissingIs(const std::string& who);      // for the message of a wait that ends before that
+  void NeverCompleted(absl::Status status);    // nobody looks any more: `wait` for what is still pending of it gives `status`
+  bool CompletionPending() const;
 
  private:
   struct StageEntry {
@@ -39,6 +45,7 @@ class TicketImpl : public Ticket {
     absl::Status status;
   };
   StageEntry* FindLocked(std::string_view stage) const NEVE_REQUIRES(mutex_);
+  StageEntry* FindCompleteLocked(std::string_view tier) const NEVE_REQUIRES(mutex_);
   void DeriveLocked() NEVE_REQUIRES(mutex_);
   void Announce() const;
 
@@ -47,7 +54,10 @@ class TicketImpl : public Ticket {
   os::UniqueFd event_;
   mutable sync::Mutex mutex_;
   mutable sync::Condition changed_;
+  const bool many_;                                                           // ranks
   mutable std::vector<StageEntry> stages_ NEVE_GUARDED_BY(mutex_);
+  mutable std::vector<StageEntry> complete_in_ NEVE_GUARDED_BY(mutex_);       // of many ranks, by due tier
+  std::string missing_ NEVE_GUARDED_BY(mutex_);
   absl::Status error_ NEVE_GUARDED_BY(mutex_);
   std::map<std::string, std::string> places_ NEVE_GUARDED_BY(mutex_);
 };

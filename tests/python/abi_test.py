@@ -51,7 +51,8 @@ def fields_of(header, name):
 
 
 SIMPLE = {"size_t": ctypes.c_size_t, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64,
-          "int": ctypes.c_int, "double": ctypes.c_double}
+          "int": ctypes.c_int, "double": ctypes.c_double, "neve_group_set_fn": ctypes.c_void_p,
+          "neve_group_get_fn": ctypes.c_void_p, "neve_group_gather_fn": ctypes.c_void_p}
 
 
 @pytest.mark.parametrize("name", _abi.STRUCTS)

@@ -74,8 +74,21 @@ def test_wrong_ranks():
         find_world(0, None)
     with pytest.raises(neve.Invalid, match="does not exist"):
         find_world(2, 2)
-    with pytest.raises(neve.Unsupported, match="4 ranks"):
-        find_world(0, 4)
+    assert find_world(3, 4) == (3, 4)
+
+
+def test_many_ranks_need_a_way_to_meet(tmp_path):
+    with pytest.raises(neve.Invalid, match="world of 4 ranks.*initialise torch.distributed first, or pass group='dir:PATH'"):
+        neve.Checkpointer(tmp_path / "job", rank=0, world=4)
+    for group in ("smoke", 7, "tcp:h:1"):
+        with pytest.raises(neve.Invalid, match="use 'torch', 'dir:PATH'"):
+            neve.Checkpointer(tmp_path / "job", rank=0, world=4, group=group)
+    with pytest.raises(neve.Unsupported, match="static"):
+        neve.Checkpointer(tmp_path / "job", rank=0, world=4, group="static:a:1,b:2")
+    with pytest.raises(neve.Unsupported, match="replicated"):
+        neve.Checkpointer(tmp_path / "job", rank=0, world=4, replicated=True)
+    with pytest.raises(neve.Invalid, match="group_timeout"):
+        neve.Checkpointer(tmp_path / "job", rank=0, world=4, group="dir:/x", group_timeout=0)
 
 
 @pytest.mark.parametrize("tier, text", [

@@ -1,0 +1,119 @@
+// When every rank has committed a save. There is no talk between ranks after open, so this is found by listing: off the step path,
+// only while somebody holds a ticket that may be waited for.
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/obs/log.h"
+#include "base/sync/pause.h"
+#include "engine/engine_impl.h"
+
+namespace neve {
+namespace {
+
+constexpr sync::Nanos kFirstLook = 20 * sync::kMillisecond, kLongestPause = sync::kSecond;
+
+}  // namespace
+
+void EngineImpl::WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const std::vector<std::string>& due) {
+  if (options_.world == 1) return;
+  const bool durable = std::any_of(due.begin(), due.end(), [](const std::string& name) { return name != "ram"; });
+  if (!durable && !one_host_) {
+    ticket->NeverCompleted(Unsupported("the ranks are on several hosts and this save is due in RAM only: whether all have it cannot be "
+                                       "told in this version of neve; wait for \"complete\" of a save that is due in a file tier"));
+    return;
+  }
+  sync::MutexLock lock(mutex_);
+  watched_.push_back(ticket);
+  watch_pause_ = kFirstLook;
+  if (std::exchange(watching_, true)) return;
+  slot_executor_->PostAfter(watch_pause_, [this] { LookForCompletion(); });
+}
+
+void EngineImpl::LookForCompletion() {
+  const bool more = LookOnce();
+  sync::MutexLock lock(mutex_);
+  watching_ = more || !watched_.empty();
+  if (!watching_) return;
+  watch_pause_ = std::min(watch_pause_ * 2, kLongestPause);
+  slot_executor_->PostAfter(watch_pause_, [this] { LookForCompletion(); });
+}
+
+bool EngineImpl::LookOnce() {
+  std::vector<std::shared_ptr<TicketImpl>> tickets;
+  {
+    sync::MutexLock lock(mutex_);
+    std::erase_if(watched_, [&](const std::weak_ptr<TicketImpl>& watched) {
+      std::shared_ptr<TicketImpl> ticket = watched.lock();
+      if (ticket == nullptr || !ticket->CompletionPending()) return true;
+      tickets.push_back(std::move(ticket));
+      return false;
+    });
+  }
+  if (tickets.empty()) return false;
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
+  for (const std::shared_ptr<TicketImpl>& ticket : tickets) {
+    const auto save = std::find_if(saves.begin(), saves.end(), [&](const auto& s) { return s.save == ticket->save_id(); });
+    if (save == saves.end()) continue;
+    if (!save->complete) {
+      ticket->MissingIs(save->reason);
+      continue;
+    }
+    for (size_t t = 0; t < names.size(); ++t) {
+      if (save->CompleteIn(static_cast<int>(t))) ticket->Completed(names[t]);
+    }
+    ticket->Completed("");
+    ticket->MissingIs("not every rank has it in that tier");
+  }
+  return true;
+}
+
+std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, double deadline_s) {
+  constexpr double kPatience = 10;   // for ranks that close at the same time
+  const double patience = deadline_s < 0 ? kPatience : std::min(deadline_s, kPatience);
+  const sync::Nanos end = sync::MonotonicNow() + static_cast<sync::Nanos>(patience * static_cast<double>(sync::kSecond));
+  while (true) {
+    std::vector<std::string> names;
+    const std::vector<catalog::TierListing> listings = ListAll(&names);
+    const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
+    std::optional<SaveId> whole;
+    bool others_seen = false;
+    for (const catalog::Save& save : saves) {
+      if (save.save > newest) continue;
+      bool everywhere = true;
+      for (size_t t = ram_.has_value() ? 1 : 0; t < names.size(); ++t) everywhere &= save.CompleteIn(static_cast<int>(t));
+      if (everywhere && !whole.has_value()) whole = save.save;
+      if (save.save.incarnation != newest.incarnation) continue;
+      for (uint32_t rank = 0; rank < save.ranks.size(); ++rank) {
+        others_seen |= rank != options_.rank && std::any_of(save.ranks[rank].begin(), save.ranks[rank].end(), [&](const auto& copy) {
+          return !ram_.has_value() || copy.tier != 0;
+        });
+      }
+    }
+    // Where no other rank's images are seen there is nothing to wait for: the tiers are not shared.
+    if (whole == newest || !others_seen || sync::MonotonicNow() >= end) {
+      if (whole != newest) {
+        obs::Log(obs::Level::kWarning,
+                 absl::StrFormat("event=slots_left save=%s reason=\"not every rank has written it; `neve recover` or the next life does\"",
+                                 newest.ToString()));
+      }
+      return whole;
+    }
+    sync::Pause(kFirstLook);
+  }
+}
+
+void EngineImpl::EndCompletion() {
+  if (options_.world == 1) return;
+  LookOnce();
+  sync::MutexLock lock(mutex_);
+  for (const std::weak_ptr<TicketImpl>& watched : std::exchange(watched_, {})) {
+    if (const std::shared_ptr<TicketImpl> ticket = watched.lock()) {
+      ticket->NeverCompleted(Closed("the engine was closed before every rank was seen to have this save"));
+    }
+  }
+}
+
+}  // namespace neve

@@ -1,0 +1,219 @@
+// What the ranks of one job do together: meet at open, choose a save and say how its reading went. save() has no part here.
+#include <algorithm>
+#include <unistd.h>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/os/process.h"
+#include "base/os/random.h"
+#include "base/os/syscalls.h"
+#include "engine/blocking.h"
+#include "engine/engine_impl.h"
+#include "engine/identity.h"
+#include "format/names.h"
+#include "group/agreement.h"
+#include "group/fields.h"
+#include "restore/common_save.h"
+
+namespace neve {
+namespace {
+
+std::string WishOf(const FindRequest& request) {
+  std::string wish = request.step.has_value() ? absl::StrFormat("step %d", *request.step) : "the newest save";
+  if (request.before.has_value()) wish += " before " + request.before->ToString();
+  if (request.fallback) wish += ", or an older one";
+  return wish;
+}
+
+// Names of a launcher's store are shared with others; two open engines of one process must not meet each other there.
+class PrefixedStore : public group::Store {
+ public:
+  PrefixedStore(std::unique_ptr<group::Store> store, std::string prefix) : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  std::string place() const override { return store_->place(); }
+  absl::Status Set(const std::string& name, std::string_view value) override { return store_->Set(prefix_ + name, value); }
+  absl::StatusOr<std::optional<std::string>> Get(const std::string& name) override { return store_->Get(prefix_ + name); }
+  void Forget(const std::string& prefix) override { store_->Forget(prefix_ + prefix); }
+
+ private:
+  const std::unique_ptr<group::Store> store_;
+  const std::string prefix_;
+};
+
+}  // namespace
+
+absl::Status EngineImpl::MakeGroup() {
+  sync::MutexLock lock(group_mutex_);
+  if (options_.world == 1) {
+    group_ = group::SoloGroup();
+    return absl::OkStatus();
+  }
+  const GroupOptions& given = options_.group;
+  if (!(given.timeout_s > 0)) return Invalid(absl::StrFormat("a group's timeout of %g s: want more than 0", given.timeout_s));
+  group::Self self{options_.rank, options_.world, absl::StrFormat("host %s, process %d", claim_.host, claim_.pid), os::RandomHex(32)};
+  if (given.gather) {
+    group_ = group::CallbackGroup(given.gather, std::move(self));
+    return absl::OkStatus();
+  }
+  constexpr std::string_view kDir = "dir:", kStatic = "static:";
+  std::unique_ptr<group::Store> store;
+  if (given.set && given.get) {
+    store = group::FunctionStore({given.set, given.get}, given.place.empty() ? "the launcher's store" : given.place);
+  } else if (given.place.starts_with(kDir)) {
+    NEVE_ASSIGN_OR_RETURN(store, group::DirStore(given.place.substr(kDir.size())));
+  } else if (given.place.starts_with(kStatic)) {
+    return Unsupported("group \"static:\" is not in this version of neve; use torch.distributed, dir:PATH, or a callback");
+  } else {
+    return Invalid(absl::StrFormat("group \"%s\" of a world of %d ranks: want dir:PATH (a folder that all ranks see), "
+                                   "torch.distributed, or a callback",
+                                   given.place, options_.world));
+  }
+  const std::string prefix = "neve/" + format::UidFromName(options_.job + '\n' + options_.folder).ToHex() + "/";
+  store = std::make_unique<PrefixedStore>(std::move(store), prefix);
+  group_ = group::StoreGroup(std::move(store), std::move(self), os::RandomHex(16), &stop_group_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<group::Messages> EngineImpl::Gather(std::string_view what, std::string_view mine) {
+  sync::MutexLock lock(group_mutex_);
+  return group_->Gather(what, mine, options_.group.timeout_s);
+}
+
+absl::Status EngineImpl::MeetRanks() {
+  group::Arrival arrival;
+  arrival.job = options_.job;
+  arrival.durable = !durable_.empty();
+  arrival.process = claim_;
+  os::FillRandom(arrival.fresh.bytes);
+  if (!durable_.empty()) {
+    arrival.place = durable_.front()->tier->info().place;
+    const std::vector<storage::Tier*> tiers = DurableTiers();
+    absl::StatusOr<Uid> uid = ReadUid(tiers, &arrival.status);
+    if (uid.ok()) {
+      arrival.uid = *uid;
+    } else {
+      arrival.status = uid.status();
+    }
+  }
+  NEVE_ASSIGN_OR_RETURN(const group::Messages arrivals, Gather("open: the job", Encode(arrival)));
+  NEVE_ASSIGN_OR_RETURN(const group::Job job, group::AgreeOnJob(arrivals));
+  {
+    sync::MutexLock lock(uid_mutex_);
+    uid_ = job.uid;
+  }
+  const auto on_this_host = [this](const format::LifeClaim& process) {
+    return process.host == claim_.host && process.boot_id == claim_.boot_id;
+  };
+  const auto first = std::find_if(job.processes.begin(), job.processes.end(), on_this_host);
+  one_host_ = std::all_of(job.processes.begin(), job.processes.end(), on_this_host);
+  first_of_host_ = first == job.processes.begin() + options_.rank;
+  // Whoever writes a claim writes the same for all ranks of its host.
+  claim_ = *first;
+
+  group::Past past;
+  past.given = options_.incarnation;
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  for (size_t t = 0; t < listings.size(); ++t) {
+    if (listings[t].status.ok() || !past.status.ok()) continue;
+    past.status = Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
+  }
+  past.greatest = catalog::GreatestIncarnation(listings);
+  NEVE_ASSIGN_OR_RETURN(const group::Messages pasts, Gather("open: the life", Encode(past)));
+  NEVE_ASSIGN_OR_RETURN(agreed_incarnation_, group::AgreeOnIncarnation(pasts));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindRequest& request) {
+  std::vector<std::string> names;
+  const std::vector<catalog::TierListing> listings = ListAll(&names);
+  const absl::Status listed = CheckListed(listings, names, request);
+  const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
+  engine::FindRefusals refusals(request);
+  std::optional<SaveId> before = request.before;
+  while (true) {
+    restore::View view = restore::ViewOf(saves, before);
+    view.status = listed;
+    view.wish = WishOf(request);
+    {
+      sync::MutexLock lock(save_mutex_);
+      view.sequence = sequence_;
+    }
+    NEVE_ASSIGN_OR_RETURN(const group::Messages views, Gather("restore: choose", Encode(view)));
+    NEVE_ASSIGN_OR_RETURN(const restore::Common common, restore::FindCommon(views));
+    {
+      // From here on the ranks count their saves alike, whatever happened before.
+      sync::MutexLock lock(save_mutex_);
+      sequence_ = std::max(sequence_, common.sequence);
+    }
+    for (const restore::CommonSave& candidate : common.saves) {
+      if (!refusals.Wants(candidate.save, candidate.step)) continue;
+      refusals.Saw(candidate.any_record);
+      const std::string text = engine::SaveText(candidate.save, candidate.step);
+      if (candidate.other_world) {
+        return Unsupported(absl::StrFormat("%s is of %d ranks, and this job has %d: restoring on another number of ranks is not in "
+                                           "this version of neve",
+                                           text, candidate.world, options_.world));
+      }
+      std::string reason = candidate.reason;
+      if (candidate.offered) {
+        const auto save = std::find_if(saves.begin(), saves.end(), [&](const auto& s) { return s.save == candidate.save; });
+        engine::FindRefusals own(request);
+        std::unique_ptr<Image> image;
+        bool header_lost = false;
+        std::string own_reason;
+        absl::StatusOr<ImageParts> parts = OpenCopies(*save, listings, names, own, &own_reason);
+        absl::Status status = parts.ok() ? absl::OkStatus() : Annotate(own.first_error(), "no copy can be used");
+        if (parts.ok()) {
+          auto made = MakeImage(*std::move(parts));
+          status = made.status();
+          header_lost = !made.ok();
+          if (made.ok()) image = *std::move(made);
+        }
+        std::string mine;
+        group::PutField(&mine, group::EncodeStatus(status));
+        group::PutField(&mine, header_lost ? "1" : "0");
+        NEVE_ASSIGN_OR_RETURN(const group::Messages opened, Gather("restore: open " + text, mine));
+        absl::Status first;
+        bool lost = false;
+        for (uint32_t rank = 0; rank < opened.size(); ++rank) {
+          group::FieldReader fields(opened[rank]);
+          const absl::Status theirs = group::DecodeStatus(fields.Next().value_or(""), rank);
+          if (theirs.ok() || !first.ok()) continue;
+          first = theirs;
+          lost = fields.Next() == "1";
+        }
+        if (first.ok()) return image;
+        if (lost && !request.fallback) return Annotate(first, text);
+        refusals.CopyFailed(first);
+        reason = std::string(first.message());
+      }
+      NEVE_RETURN_IF_ERROR(refusals.Refuse(candidate.save, candidate.step, reason));
+    }
+    if (!common.rest.has_value()) return refusals.Nothing(options_.job, Places(listings));
+    before = common.rest;
+  }
+}
+
+absl::Status EngineImpl::Agree(const absl::Status& mine) {
+  if (options_.world == 1) return mine;
+  NEVE_RETURN_IF_ERROR(CheckUsable());
+  const GroupCall call(this);
+  NEVE_ASSIGN_OR_RETURN(const group::Messages all, Gather("restore: whole", group::EncodeStatus(mine)));
+  return group::FirstError(all);
+}
+
+void EngineImpl::Leave(const std::string& why) {
+  if (options_.world == 1 || !CheckUsable().ok()) return;
+  const GroupCall call(this);
+  sync::MutexLock lock(group_mutex_);
+  group_->Leave("restore: whole", why);
+}
+
+void EngineImpl::EndGroupCalls() {
+  if (options_.world == 1) return;
+  stop_group_ = true;
+  sync::MutexLock lock(mutex_);
+  idle_.Wait(mutex_, [this]() NEVE_REQUIRES(mutex_) { return group_calls_ == 0; });
+}
+
+}  // namespace neve
