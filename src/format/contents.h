@@ -12,7 +12,8 @@
 //     which then is a hidden base `neve.base.<n>`.
 //   - What weights-only loading would refuse is an opaque node of the tree ("o":"opaque", "q": the callable), listed in
 //     opaque(); it never hides the tensors below it.
-//   - Memory: the header text, the tables below and at most 64 MiB besides, whatever the file's size or claims.
+//   - Memory: the header text, the tables below and at most 64 MiB besides, whatever the file's size or claims; and, while it
+//     is opened, what its directory and pickle need (limits in zip_directory.h and pickle_machine.h).
 // Threads: const calls from several threads at once. Errors: Unsupported (a kind or feature that is not read, says which),
 // Damaged (malformed or truncated: file, place, reason), DataLoss (a checksum of the file differs), Unavailable.
 #ifndef NEVE_FORMAT_CONTENTS_H_
