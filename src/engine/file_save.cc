@@ -7,6 +7,7 @@
 #include "base/error/status.h"
 #include "base/sync/crew.h"
 #include "base/sync/executor.h"
+#include "engine/file_writer.h"
 #include "engine/replacement.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
@@ -71,8 +72,8 @@ absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, c
   NEVE_RETURN_IF_ERROR(plan->Run({addresses, values, blobs}, {image->get(), bytes}, digests, *crew));
   auto ticket = std::make_shared<TicketImpl>(0, SaveId{}, std::vector<std::string>{"file"});
   ticket->Reached("captured");
-  // One executor for all asynchronous file saves of the process, never destroyed: its tasks hold what they need.
-  static sync::ThreadExecutor* const writer = sync::ThreadExecutor::Create({.name = "neve-files"}).release();
+  sync::ThreadExecutor* const writer = FileWriter();
+  if (writer == nullptr) return Exhausted("the system gave no thread to write the file with", EAGAIN);
   auto shared_file = std::shared_ptr<Replacement>(std::move(file));
   writer->Post([shared_file, image, bytes, ticket, path]() mutable {
     absl::Status status;

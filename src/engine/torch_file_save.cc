@@ -7,10 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
-#include "base/os/thread.h"
 #include "base/sync/crew.h"
 #include "base/sync/executor.h"
-#include "base/sync/mutex.h"
+#include "engine/file_writer.h"
 #include "engine/replacement.h"
 #include "engine/staging_memory.h"
 #include "engine/ticket.h"
@@ -57,18 +56,6 @@ class StreamImpl : public TorchFileStream {
   const std::unique_ptr<sync::Crew> crew_;
 };
 
-// Where asynchronous saves of this process are written. Never destroyed: its tasks hold what they need. A forked child, in
-// which no thread of the parent lives, gets its own.
-sync::ThreadExecutor* Writer() {
-  static std::pair<uint64_t, sync::ThreadExecutor*>* const writer = new std::pair<uint64_t, sync::ThreadExecutor*>{0, nullptr};
-  static sync::Mutex* const mutex = new sync::Mutex;
-  sync::MutexLock lock(*mutex);
-  if (writer->second == nullptr || writer->first != os::ForkGeneration()) {
-    *writer = {os::ForkGeneration(), sync::ThreadExecutor::Create({.name = "neve-files"}).release()};
-  }
-  return writer->second;
-}
-
 // One asynchronous save, from its capture to its end.
 struct AsyncSave {
   AsyncSave(std::unique_ptr<Replacement> to, TorchArchive from, StagingMemory memory)
@@ -114,7 +101,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> SaveTorchFileAsync(const std::string& pa
   auto ticket = std::make_shared<TicketImpl>(0, SaveId{}, std::vector<std::string>{"file"});
   ticket->Reached("captured");
   auto save = std::make_shared<AsyncSave>(std::move(file), std::move(archive), std::move(staging));
-  sync::ThreadExecutor* const writer = Writer();
+  sync::ThreadExecutor* const writer = FileWriter();
   if (writer == nullptr) return Exhausted("the system gave no thread to write the file with", EAGAIN);
   writer->Post([save, ticket, path]() mutable {
     const absl::Status status = save->Write();

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from child import passes, script
 
 import neve
 
@@ -89,6 +90,25 @@ def test_ASY_07_forked_children_neither_hang_nor_write(tmp_path, job):
     assert done.returncode == 0, done.stderr
     found = job(tmp_path / "run", [f"file:{tmp_path}"], job="run").restore()
     assert found.step == 3 and found.state["w"][-1] == 3
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
+def test_ASY_07_a_forked_child_saves_files_in_the_background_too(tmp_path, name):
+    passes(script("""
+        import os, signal, sys, neve, torch
+        torch.set_num_threads(1)   # torch's own threads do not outlive a fork
+        path = os.environ["FOLDER"] + "/" + os.environ["NAME"]
+        neve.async_save({"w": torch.zeros(1000)}, path).wait()     # the parent's thread is there, and not in the child
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            neve.async_save({"w": torch.ones(1000)}, path).wait()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert (neve.load(path)["w"] == 1).all()
+        neve.async_save({"w": torch.full((1000,), 2.0)}, path).wait()
+        assert (neve.load(path)["w"] == 2).all()
+    """), tmp_path, variables={"NAME": name})
 
 
 def test_a_loader_with_forked_workers_runs_beside_saves(tmp_path):
