@@ -402,6 +402,7 @@ def test_an_asynchronous_save_is_finished_at_exit_and_in_a_forked_child(tmp_path
 
 TORCH_STATE = """
 import os, neve, torch, errno, signal, sys
+torch.set_num_threads(1)   # its threads do not live on in a forked child
 folder = os.environ["FOLDER"]
 path = folder + "/w.pt"
 def state(value, size):
