@@ -224,16 +224,19 @@ def test_a_sparse_archive_of_many_gigabytes_is_inspected_in_a_second(neve, tmp_p
         info = old.getinfo("x/data.pkl")
         content = old.read("x/data.pkl")
         file.truncate(0)
-        local = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 20, 0, 0, 0, 0, info.CRC, len(content), len(content), 10, 0) + b"x/data.pkl" + content
+        local = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 20, 0, 0, 0, 0, info.CRC, len(content), len(content), 10, 0)
+        local += b"x/data.pkl" + content
         file.write(local)
         zip64 = struct.pack("<HHQQ", 1, 16, 4 * count, 4 * count)
         begin = len(local)
-        file.write(struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 45, 0, 0, 0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 8, len(zip64)) + b"x/data/0" + zip64)
+        wide = 0xFFFFFFFF
+        file.write(struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 45, 0, 0, 0, 0, 0, wide, wide, 8, len(zip64)) + b"x/data/0" + zip64)
         end = file.tell() + 4 * count
         file.seek(end)
-        central = struct.pack("<4sHHHHHHIIIHHHHHII", b"PK\1\2", 20, 20, 0, 0, 0, 0, info.CRC, len(content), len(content), 10, 0, 0, 0, 0, 0, 0)
+        entry = "<4sHHHHHHIIIHHHHHII"
+        central = struct.pack(entry, b"PK\1\2", 20, 20, 0, 0, 0, 0, info.CRC, len(content), len(content), 10, 0, 0, 0, 0, 0, 0)
         central += b"x/data.pkl"
-        central += struct.pack("<4sHHHHHHIIIHHHHHII", b"PK\1\2", 45, 45, 0, 0, 0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 8, len(zip64), 0, 0, 0, 0, begin)
+        central += struct.pack(entry, b"PK\1\2", 45, 45, 0, 0, 0, 0, 0, wide, wide, 8, len(zip64), 0, 0, 0, 0, begin)
         central += b"x/data/0" + zip64
         file.write(central)
         file.write(struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 2, 2, len(central), end))
@@ -247,7 +250,8 @@ def test_a_sparse_archive_of_many_gigabytes_is_inspected_in_a_second(neve, tmp_p
 
 
 def safetensors(names):
-    header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)}).encode()
+    entries = {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)}
+    header = json.dumps(entries).encode()
     return struct.pack("<Q", len(header)) + header + bytes(4 * len(names))
 
 
