@@ -125,6 +125,19 @@ class Ranges(Sized):
     ]
 
 
+class TensorInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_void_p),
+        ("name_bytes", c_size_t),
+        ("dtype", c_uint8),
+        ("rank", c_uint8),
+        ("extents", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("bytes", c_uint64),
+    ]
+
+
 class TorchObject(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -144,6 +157,7 @@ STRUCTS: Dict[str, Type[Sized]] = {
     "neve_save_request": SaveRequest,
     "neve_find_request": FindRequest,
     "neve_ranges": Ranges,
+    "neve_tensor_info": TensorInfo,
     "neve_torch_object": TorchObject,
 }
 
@@ -192,6 +206,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_image_describe": (c_int, [_handle, _out, _error]),
     "neve_image_header": (c_void_p, [_handle, POINTER(c_size_t)]),
     "neve_image_read": (c_int, [_handle, POINTER(Ranges), _error]),
+    "neve_image_tensor_count": (c_size_t, [_handle]),
+    "neve_image_tensor_describe": (c_int, [_handle, c_size_t, POINTER(TensorInfo), _error]),
+    "neve_image_tensor_find": (c_int, [_handle, c_char_p, POINTER(c_size_t), _error]),
+    "neve_image_tensors_read": (c_int, [_handle, c_size_t, POINTER(c_size_t), c_void_p, c_void_p, _error]),
     "neve_image_verify": (c_int, [_handle, _error]),
     "neve_file_save": (c_int, [c_char_p, POINTER(SaveRequest), _error]),
     "neve_file_save_async": (c_int, [c_char_p, POINTER(SaveRequest), _out, _error]),
