@@ -4,6 +4,7 @@
 #   include/neve/*.h            C (neve.h) and C++ headers
 #   lib/cmake/neve/             find_package(neve): neve::neve_c
 #   lib/pkgconfig/neve.pc       pkg-config neve
+#   share/                      the manual page, completion for bash and zsh
 # Within a Python wheel (SKBUILD) only the first two, inside the package.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -28,6 +29,12 @@ if(NOT SKBUILD)
   target_include_directories(neve_c INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/neve DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  if(TARGET neve_cli)
+    install(FILES ${CMAKE_SOURCE_DIR}/docs/neve.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${CMAKE_SOURCE_DIR}/src/cli/completion/neve.bash
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME neve)
+    install(FILES ${CMAKE_SOURCE_DIR}/src/cli/completion/_neve DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  endif()
 
   set(NEVE_CMAKEDIR ${NEVE_LIBDIR}/cmake/neve)
   install(EXPORT neve_targets NAMESPACE neve:: DESTINATION ${NEVE_CMAKEDIR} FILE neveTargets.cmake)

@@ -75,6 +75,7 @@ std::string Index(const std::vector<Shard>& shards) {
 }  // namespace
 
 absl::Status ConvertToHuggingFace(const Conversion& conversion, const Target& target) {
+  NEVE_RETURN_IF_ERROR(CheckLogicalSize(*conversion.source));
   Refusals refusals;
   RefuseMisread(conversion, /*keys_only=*/true, &refusals);
   RefuseObjects(conversion.tree.root, &refusals);

@@ -163,6 +163,7 @@ std::string ArrayHeader(const format::LogicalTensor& tensor) {
 }  // namespace
 
 absl::Status ConvertToNpz(const Conversion& conversion, const Target& target) {
+  NEVE_RETURN_IF_ERROR(CheckLogicalSize(*conversion.source));
   Refusals refusals;
   RefuseMisread(conversion, /*keys_only=*/true, &refusals);
   RefuseObjects(conversion.tree.root, &refusals);

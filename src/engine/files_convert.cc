@@ -280,7 +280,7 @@ class SourceCheck {
     const ContentsKind kind = contents_.kind();
     if (kind != ContentsKind::kTorchZip && kind != ContentsKind::kNpz) return;   // the others have none, or the record has them
     if (executor_ != nullptr) return;
-    executor_ = sync::ThreadExecutor::Create({.name = "neve-check"});
+    executor_ = sync::ThreadExecutor::Create({.name = "neve-check", .background = false});
     if (executor_ != nullptr) executor_->Post([this] { status_ = contents_.Check({}, &problems_); });
   }
   // Waits.

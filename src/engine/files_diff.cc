@@ -296,6 +296,8 @@ absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b
                                       const Progress& progress) {
   NEVE_ASSIGN_OR_RETURN(const Source source_a, engine::OpenSource(a, options));
   NEVE_ASSIGN_OR_RETURN(const Source source_b, engine::OpenSource(b, options));
+  NEVE_RETURN_IF_ERROR(engine::CheckLogicalSize(source_a));
+  NEVE_RETURN_IF_ERROR(engine::CheckLogicalSize(source_b));
   DiffReport report;
   report.notes = source_a.notes;
   report.notes.insert(report.notes.end(), source_b.notes.begin(), source_b.notes.end());

@@ -1,10 +1,12 @@
 #include "engine/files_source.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/os/syscalls.h"
+#include "format/json_text.h"
 #include "format/names.h"
 #include "format/verified_contents.h"
 
@@ -97,6 +99,17 @@ absl::StatusOr<const SaveInfo*> ChooseSave(const ListReport& report, const std::
 }
 
 }  // namespace
+
+absl::Status CheckLogicalSize(const Source& source) {
+  constexpr uint64_t kFactor = 1024, kAlways = 1u << 30;
+  uint64_t stored = 0;
+  for (const SourceShard& shard : source.shards) stored += shard.contents->image_bytes();
+  if (source.bytes / kFactor <= stored + kAlways / kFactor) return absl::OkStatus();
+  const auto largest = std::max_element(source.tensors.begin(), source.tensors.end(),
+                                        [](const SourceTensor& a, const SourceTensor& b) { return a.bytes < b.bytes; });
+  return Unsupported(absl::StrFormat("%s: its tensors repeat %d bytes to %d, %s alone to %d; that is not gone through", source.place,
+                                     stored, source.bytes, format::Quoted(largest->name), largest->bytes));
+}
 
 absl::StatusOr<FoundStep> ChooseStep(const PlaceInfo& info, const std::string& place, int64_t step,
                                      std::vector<std::string>* notes) {

@@ -41,6 +41,9 @@ struct Source {
 // Unsupported: nothing that can be read (says what it is). Damaged, DataLoss, Unavailable: as opening it says.
 absl::StatusOr<Source> OpenSource(const std::string& place, const SourceOptions& options);
 
+// Unsupported: expanded tensors and windows count far more elements than the file holds, so that going through them would take for ever.
+absl::Status CheckLogicalSize(const Source& source);
+
 // The step folder that a place stands for: itself, or a job folder's newest complete save (or the newest of that step).
 absl::StatusOr<FoundStep> ChooseStep(const PlaceInfo& info, const std::string& place, int64_t step,
                                      std::vector<std::string>* notes);

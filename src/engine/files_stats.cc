@@ -124,6 +124,7 @@ class Measurer {
 
 absl::StatusOr<StatsReport> MeasurePlace(const std::string& place, const SourceOptions& options, const Progress& progress) {
   NEVE_ASSIGN_OR_RETURN(const Source source, engine::OpenSource(place, options));
+  NEVE_RETURN_IF_ERROR(engine::CheckLogicalSize(source));
   StatsReport report;
   report.kind = source.kind;
   report.notes = source.notes;

@@ -1,16 +1,25 @@
 #include "engine/pickle_text.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
 namespace neve::engine {
 namespace {
 
-// Two's complement, little endian, as short as can be.
-std::string LongBytes(const std::string& digits) {
-  const bool negative = digits.starts_with('-');
-  std::vector<uint32_t> words;   // of the magnitude, least first
-  for (const char c : std::string_view(digits).substr(negative ? 1 : 0)) {
+// The magnitude of digits without a sign, in words, the least first.
+std::vector<uint32_t> WordsOf(std::string_view digits) {
+  std::vector<uint32_t> words;
+  if (digits.starts_with("0x")) {   // long numbers, eight digits a word
+    for (digits.remove_prefix(2); !digits.empty(); digits.remove_suffix(std::min<size_t>(8, digits.size()))) {
+      const std::string_view part = digits.substr(digits.size() - std::min<size_t>(8, digits.size()));
+      uint32_t word = 0;
+      std::from_chars(part.data(), part.data() + part.size(), word, 16);
+      words.push_back(word);
+    }
+    return words;
+  }
+  for (const char c : digits) {
     uint64_t carry = static_cast<uint64_t>(c - '0');
     for (uint32_t& word : words) {
       carry += uint64_t{word} * 10;
@@ -19,6 +28,13 @@ std::string LongBytes(const std::string& digits) {
     }
     if (carry > 0) words.push_back(static_cast<uint32_t>(carry));
   }
+  return words;
+}
+
+// Two's complement, little endian, as short as can be.
+std::string LongBytes(const std::string& digits) {
+  const bool negative = digits.starts_with('-');
+  const std::vector<uint32_t> words = WordsOf(std::string_view(digits).substr(negative ? 1 : 0));
   std::string bytes;
   for (const uint32_t word : words) {
     for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(word >> (8 * i)));

@@ -18,7 +18,7 @@ class PickleText {
   void None() { text_.push_back('N'); }
   void Bool(bool value) { text_.append(value ? "\x88" : "\x89"); }
   void Integer(int64_t value);
-  void Integer(const std::string& digits);   // decimal, of any size
+  void Integer(const std::string& digits);   // of any size: decimal, or hexadecimal behind 0x
   void Float(double value);
   void Text(std::string_view utf8);          // lone surrogates stand as they are
   void Bytes(std::string_view bytes);

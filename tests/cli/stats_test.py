@@ -127,6 +127,16 @@ def test_exit_codes(neve, tmp_path, arguments, code):
     assert answer.code == code and answer.err
 
 
+def test_a_tensor_that_repeats_a_byte_for_ever_is_not_gone_through(neve, safetensors_file):
+    tree = '{"v":1,"tensors":{"strided":{"t":[[1000000,1000000,1000],[0,0,0]]}}}'
+    safetensors_file({"__metadata__": {"neve.format": "1", "neve.values": "", "neve.tree": tree},
+                      "t": {"dtype": "U8", "shape": [1, 1, 1], "data_offsets": [0, 1]}}, b"x", name="hostile.safetensors")
+    for arguments in (("stats", "hostile.safetensors"), ("diff", "hostile.safetensors", "hostile.safetensors"),
+                      ("convert", "hostile.safetensors", "out.npz")):
+        answer = neve(*arguments)
+        assert answer.code == 3 and '"t"' in answer.err, answer.err
+
+
 def test_lines_of_a_pipe_are_aligned_and_quiet_is_quiet(neve, tmp_path):
     save_file({"weight": torch.tensor([1.0, 0.0]), "x": torch.tensor([float("nan")])}, tmp_path / "q.safetensors")
     answer = neve("stats", "q.safetensors")
