@@ -3,8 +3,6 @@
 import io
 import os
 import pickle
-import random
-import re
 import subprocess
 import sys
 import zipfile

@@ -9,7 +9,6 @@ import stat
 import threading
 import warnings
 import zipfile
-from pathlib import Path
 
 import neve
 import numpy
@@ -17,7 +16,7 @@ import pytest
 import torch
 from child import passes, script, with_mounts, MOUNT
 from neve import _torch_pickle, _torch_plain
-from same import assert_same, difference
+from same import assert_same
 from torch_states import OPAQUE, PLAIN, Point, sharing, trained
 
 STATES = {**PLAIN, **OPAQUE}
