@@ -33,9 +33,10 @@ def is_image(head: bytes) -> bool:
 
 
 def load(path: str, map_location: Any, weights_only: bool, mmap: Any, arguments: Dict[str, Any]) -> Any:
-    """The content of any file. arguments: what else torch.load takes (pickle_module, encoding)."""
-    with open(path, "rb") as file:
-        head = file.read(_HEADER_END)
+    """The content of any file, or of a sharded or DCP folder. arguments: what else torch.load takes (pickle_module, encoding)."""
+    head = _first_bytes(path)
+    if os.path.isdir(path):
+        return _load_folder(path, map_location, weights_only, mmap)
     by_torch = _TorchLoad(path, map_location, weights_only, mmap, arguments)
     try:
         image = interruptible(lambda: Image.open(path))
@@ -55,6 +56,27 @@ def load(path: str, map_location: Any, weights_only: bool, mmap: Any, arguments:
             return Restoration(image, path, None, map_location, weights_only).fresh()
         except Unsupported as error:
             return by_torch.instead_of(error)
+    finally:
+        image.close()
+
+
+def _first_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_HEADER_END)
+    except OSError:
+        return b""   # opening it as an image says what is wrong
+
+
+def _load_folder(path: str, map_location: Any, weights_only: bool, mmap: Any) -> Any:
+    if mmap:
+        raise Unsupported(f"{path} is a folder, which cannot be mapped: leave mmap out")
+    image = interruptible(lambda: Image.open(path))
+    try:
+        opaque = _opaque(image.header.root)
+        if opaque:
+            raise _refused(opaque)
+        return Restoration(image, path, None, map_location, weights_only).fresh()
     finally:
         image.close()
 

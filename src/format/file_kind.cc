@@ -71,6 +71,10 @@ std::string GuessKind(std::string_view first_bytes, uint64_t file_bytes) {
   }
   if (first_bytes.size() > 262 && first_bytes.substr(257, 5) == "ustar") return "a tar archive";
   if (first_bytes.find_first_not_of('\0') == std::string_view::npos) return "all zeros";
+  // The length of a header is never eight letters: that would be more than 2^59.
+  const std::string_view start = first_bytes.substr(0, 64);
+  const auto is_text = [](char c) { return (c >= ' ' && c < 0x7f) || c == '\t' || c == '\n' || c == '\r' || c == '\f'; };
+  if (start.size() >= 8 && std::all_of(start.begin(), start.end(), is_text)) return "text";
   return "";
 }
 

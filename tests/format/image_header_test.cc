@@ -103,7 +103,9 @@ TEST(ImageHeaderTest, ST_03_OtherFilesAreNamedByTheirKind) {
   EXPECT_THAT(message(std::string("\x28\xb5\x2f\xfd\x24\x00\x01\x00\x00", 9)), HasSubstr("zstd"));
   EXPECT_THAT(message(std::string("\x80\x02}q\x00.xxxxxxxx", 14)), HasSubstr("pickle"));
   EXPECT_THAT(message(std::string(64, '\0')), HasSubstr("all zeros"));
+  EXPECT_THAT(message("{\"weight_map\": {}}\n"), HasSubstr("text"));
   EXPECT_THAT(message(""), HasSubstr("empty"));
+  EXPECT_TRUE(IsDamaged(ParseFile(std::string(8, '\xff') + "{}").status()));   // no kind of anything: a header gone bad
 }
 
 TEST(ImageHeaderTest, ST_03_SevenBytesAreRefused) {
