@@ -25,7 +25,7 @@ std::string Integer(const std::string& digits) {
   return Pickled([&](PickleText& text) { text.Integer(digits); });
 }
 
-// As Python's pickle.dumps(.., protocol=2) writes them.
+// As Python reads them; most are also what it writes.
 TEST(PickleTextTest, IntegersOfEverySize) {
   EXPECT_EQ(Integer("7"), "80024b072e");
   EXPECT_EQ(Integer("-1"), "80024affffffff2e");
