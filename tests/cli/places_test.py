@@ -1,5 +1,7 @@
 """ls, verify, recover and gc on job folders, whole and damaged, and on RAM."""
 
+import pytest
+
 
 def flip(path, offset, byte=b"\xa5"):
     with open(path, "r+b") as file:
@@ -44,12 +46,15 @@ def test_a_missing_place_is_unreachable(neve):
         assert answer.code == 5 and "nowhere" in answer.err, verb
 
 
-def test_foreign_folders_are_named(neve, tmp_path):
-    for name, file in (("dcp", ".metadata"), ("hf", "model.safetensors.index.json")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / file).write_text("{}")
-    assert "DCP" in neve("verify", "dcp").err and neve("verify", "dcp").code == 3
-    assert "HuggingFace" in neve("inspect", "hf").err and neve("inspect", "hf").code == 3
+@pytest.mark.parametrize("name, file, what", [("dcp", ".metadata", "DCP"), ("hf", "model.safetensors.index.json", "HuggingFace")])
+def test_foreign_folders_are_named_and_hold_no_saves(neve, tmp_path, name, file, what):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / file).write_text("{}")
+    listed = neve("ls", name)
+    assert listed.code == 0 and what in listed.err and listed.out == ""
+    for verb in ("verify", "inspect"):
+        damaged = neve(verb, name)
+        assert damaged.code == 4 and file in damaged.out + damaged.err, verb
 
 
 def test_places_of_later_versions_say_so(neve):
