@@ -126,8 +126,9 @@ def package(tmp_path_factory) -> Path:
                            capture_output=True)
     if index.returncode != 0:
         pytest.skip("no Python package index can be reached")
-    werror = "--config-settings=cmake.define.NEVE_WERROR=ON"   # as the release build has it, so that its objects are in the cache
-    run(venv / "bin/python", "-m", "pip", "install", "-q", werror, ROOT)
+    # As the release build has it, down to the compiler's name, so that its objects are in the compiler cache.
+    werror, compilers = "--config-settings=cmake.define.NEVE_WERROR=ON", {"CC": "cc", "CXX": "c++"}
+    run(venv / "bin/python", "-m", "pip", "install", "-q", werror, ROOT, env={**os.environ, **compilers})
     return venv
 
 
