@@ -94,8 +94,9 @@ struct FailedChunk {
 // Reads chunks of a source that is not memory: reads run ahead, workers verify and deliver what has arrived.
 class Stream {
  public:
-  Stream(const ReadPlan& plan, const Source& source, const Delivery& delivery, int buffers, std::vector<FailedChunk>* failed)
-      : plan_(plan), source_(source), delivery_(delivery), failed_(failed) {
+  Stream(const ReadPlan& plan, std::span<const ChunkPlan* const> chunks, const Source& source, const Delivery& delivery, int buffers,
+         std::vector<FailedChunk>* failed)
+      : plan_(plan), chunks_(chunks), source_(source), delivery_(delivery), failed_(failed) {
     for (int i = 0; i < buffers; ++i) {
       buffers_.push_back(AllocateAligned(plan.chunk_bytes()));
       if (buffers_.back() == nullptr) {
@@ -127,13 +128,13 @@ class Stream {
       size_t chunk;
       {
         sync::MutexLock lock(mutex_);
-        if (free_.empty() || next_ == plan_.chunks().size() || in_flight_ >= std::max(1, source_.queue_depth)) return;
+        if (free_.empty() || next_ == chunks_.size() || in_flight_ >= std::max(1, source_.queue_depth)) return;
         buffer = free_.back();
         free_.pop_back();
         chunk = next_++;
         ++in_flight_;
       }
-      const uint64_t index = plan_.chunks()[chunk].chunk;
+      const uint64_t index = chunks_[chunk]->chunk;
       source_.reader->Read(index * plan_.chunk_bytes(), {buffers_[buffer].get(), plan_.ChunkSize(index)},
                            [this, buffer, chunk](absl::Status status) {
                              sync::MutexLock lock(mutex_);
@@ -150,12 +151,12 @@ class Stream {
       Arrived arrived;
       {
         sync::MutexLock lock(mutex_);
-        condition_.Wait(mutex_, [this] { return !arrived_.empty() || finished_ == plan_.chunks().size(); });
+        condition_.Wait(mutex_, [this] { return !arrived_.empty() || finished_ == chunks_.size(); });
         if (arrived_.empty()) return;
         arrived = std::move(arrived_.front());
         arrived_.pop_front();
       }
-      const ChunkPlan& chunk = plan_.chunks()[arrived.chunk];
+      const ChunkPlan& chunk = *chunks_[arrived.chunk];
       IssueReads();
       const bool good =
           arrived.status.ok() && delivery_.Deliver(chunk, buffers_[arrived.buffer].get(), codec::Store::kStream, false);
@@ -163,11 +164,12 @@ class Stream {
       sync::MutexLock lock(mutex_);
       if (!good) failed_->push_back(FailedChunk{&chunk, std::move(arrived.status)});
       free_.push_back(arrived.buffer);
-      if (++finished_ == plan_.chunks().size()) condition_.NotifyAll();
+      if (++finished_ == chunks_.size()) condition_.NotifyAll();
     }
   }
 
   const ReadPlan& plan_;
+  const std::span<const ChunkPlan* const> chunks_;
   const Source& source_;
   const Delivery& delivery_;
   std::vector<AlignedBuffer> buffers_;
@@ -181,6 +183,39 @@ class Stream {
   int in_flight_ NEVE_GUARDED_BY(mutex_) = 0;
   std::atomic<uint64_t> delivered_{0};
 };
+
+// Whether all that is wanted of the chunk are long contiguous ranges.
+bool IsPlain(const ReadPlan& plan, const ChunkPlan& chunk, uint64_t plain_bytes) {
+  const auto segments = plan.SegmentsOf(chunk);
+  return std::all_of(segments.begin(), segments.end(), [&](const Segment& segment) {
+    return plan.range(segment.range).strided == nullptr && segment.bytes >= plain_bytes;
+  });
+}
+
+// Where there are no digests a chunk need not be seen whole: plain ones are read right into their targets, by the whole crew.
+uint64_t ReadPlain(const ReadPlan& plan, std::span<const ChunkPlan* const> chunks, const Source& source, std::span<uint8_t> written,
+                   sync::Crew& crew, std::vector<FailedChunk>* failed) {
+  sync::Mutex mutex;
+  std::atomic<uint64_t> delivered{0};
+  auto work = [&](uint64_t part, int) {
+    absl::Status status;
+    uint64_t bytes = 0;
+    for (const Segment& segment : plan.SegmentsOf(*chunks[part])) {
+      if (!written.empty()) std::atomic_ref<uint8_t>(written[segment.range]).store(1, std::memory_order_relaxed);
+      status.Update(ReadBlocking(*source.reader, segment.offset,
+                                 {plan.range(segment.range).target + segment.range_offset, segment.bytes}));
+      bytes += segment.bytes;
+    }
+    if (status.ok()) {
+      delivered.fetch_add(bytes, std::memory_order_relaxed);
+    } else {
+      sync::MutexLock lock(mutex);
+      failed->push_back(FailedChunk{chunks[part], std::move(status)});
+    }
+  };
+  crew.Run(chunks.size(), sync::PartFn(work));
+  return delivered.load();
+}
 
 // Every chunk from one memory source, by the whole crew.
 uint64_t DeliverMapped(const ReadPlan& plan, std::span<const std::byte> image, const Delivery& delivery, sync::Crew& crew,
@@ -226,10 +261,18 @@ absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, s
   if (const auto image = nearest.reader->Mapped(); !image.empty()) {
     result->bytes[nearest.name] += DeliverMapped(plan, image, delivery, crew, &failed);
   } else {
-    const int buffers = std::clamp<int>(options.staging_chunks, 1, static_cast<int>(std::min<size_t>(plan.chunks().size(), 64)));
-    Stream stream(plan, nearest, delivery, buffers, &failed);
-    if (!stream.usable()) return Exhausted(absl::StrFormat("no memory for a staging buffer of %d bytes", plan.chunk_bytes()));
-    result->bytes[nearest.name] += stream.Run(crew);
+    std::vector<const ChunkPlan*> staged, plain;
+    for (const ChunkPlan& chunk : plan.chunks()) {
+      (digests.empty() && IsPlain(plan, chunk, options.plain_bytes) ? plain : staged).push_back(&chunk);
+    }
+    uint64_t& delivered = result->bytes[nearest.name];
+    if (!plain.empty()) delivered += ReadPlain(plan, plain, nearest, written, crew, &failed);
+    if (!staged.empty()) {
+      const int buffers = std::clamp<int>(options.staging_chunks, 1, static_cast<int>(std::min<size_t>(staged.size(), 64)));
+      Stream stream(plan, staged, nearest, delivery, buffers, &failed);
+      if (!stream.usable()) return Exhausted(absl::StrFormat("no memory for a staging buffer of %d bytes", plan.chunk_bytes()));
+      delivered += stream.Run(crew);
+    }
   }
   result->chunks_failed += failed.size();
   std::sort(failed.begin(), failed.end(),

@@ -1,7 +1,8 @@
 // ChunkReader: fills a plan's targets, each chunk from the nearest source whose bytes match their digest.
 //
 // Memory sources are copied and verified in one loop by the whole crew. Other sources are read `queue_depth` chunks ahead into
-// at most `staging_chunks` aligned buffers, and verified and scattered by the crew as they arrive.
+// at most `staging_chunks` aligned buffers, and verified and scattered by the crew as they arrive. Without digests, long contiguous
+// ranges are read right into their targets.
 //
 // Invariants
 //   - A target byte is final only when the chunk it came from matched the record's digest (where there is one).
@@ -47,6 +48,7 @@ struct ReadResult {
 
 struct ReadOptions {
   int staging_chunks = 8;                         // bounds memory: staging_chunks x chunk size
+  uint64_t plain_bytes = 64 << 10;                // without digests: ranges from this length on are read into their targets
 };
 
 // sources: nearest first, at least one. digests: of every chunk of the image, or empty when there are none (a file without a

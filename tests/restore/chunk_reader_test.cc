@@ -142,6 +142,7 @@ TEST_P(ChunkReaderSourceTest, RandomRangesEqualANaiveCopy) {
     const auto reader = std::make_shared<MemoryReader>(image_, chunk_bytes, GetParam());
     ReadOptions options;
     options.staging_chunks = 1 + static_cast<int>(random_() % 10);
+    options.plain_bytes = 1 + random_() % 2000;
     ReadResult result;
     ASSERT_EQ(ReadChunks(*plan, std::vector{From("ram", reader)}, digests, *crew_, options, written, &result),
               absl::OkStatus());
@@ -303,6 +304,25 @@ TEST_F(ChunkReaderTest, WithoutDigestsBytesAreDeliveredAsTheyAre) {
   digests_.clear();
   EXPECT_EQ(ReadAll({From("file", reader)}), absl::OkStatus());
   EXPECT_EQ(target_, reader->image);
+}
+
+TEST_F(ChunkReaderTest, WithoutDigestsAFailedReadIsTakenFromTheNextSourceToo) {
+  digests_.clear();
+  for (const uint64_t plain_bytes : {uint64_t{1}, ~uint64_t{0}}) {   // right into the targets, and by way of a buffer
+    const auto near = Reader(false);
+    near->errors[4] = DataLoss("the sum of its record differs");
+    target_.assign(image_.size(), std::byte{0});
+    const std::vector<Range> ranges = {{.offset = 0, .bytes = image_.size(), .target = target_.data()}};
+    const auto plan = ReadPlan::Build(ranges, image_.size(), kChunk);
+    ReadOptions options;
+    options.plain_bytes = plain_bytes;
+    EXPECT_EQ(ReadChunks(*plan, std::vector{From("file", near), From("object", Reader(false))}, digests_, *crew_, options, {},
+                         &result_), absl::OkStatus());
+    EXPECT_EQ(target_, image_);
+    const absl::Status alone = ReadChunks(*plan, std::vector{From("file", near)}, digests_, *crew_, options, {}, &result_);
+    EXPECT_TRUE(absl::IsDataLoss(alone)) << alone;
+    EXPECT_THAT(std::string(alone.message()), HasSubstr("the sum of its record differs"));
+  }
 }
 
 TEST_F(ChunkReaderTest, OnlyTouchedRangesAreMarkedWritten) {
