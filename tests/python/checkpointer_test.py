@@ -132,10 +132,12 @@ def test_ctrl_c_interrupts_a_wait_at_once(job, tmp_path):
 
     checkpointer = job(tmp_path / "run", ["ram:", f"file:{tmp_path}?rate=512K"], job="run")
     ticket = checkpointer.save(1, several_chunks())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)   # a suite in the background of a shell ignores it
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         ticket.wait("file")
+    signal.signal(signal.SIGINT, before)
     assert ticket.stages["file"] == "pending"
     timer.join()
 

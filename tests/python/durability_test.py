@@ -381,7 +381,7 @@ def test_slots_that_a_cleaner_takes_away_are_made_anew_and_never_end_the_trainer
         for step in range(5, 8):
             save(step)
         # Another process finds in RAM what this one says lies there.
-        print(subprocess.run([os.environ["NEVE_COMMAND"], "verify", "ram:run"], capture_output=True, text=True).stdout)
+        print(subprocess.run([os.environ["COMMAND"], "verify", "ram:run"], capture_output=True, text=True).stdout)
         found = ckpt.restore()
         assert found.step == 7 and found.sources["ram"] > 0 and (found.state["w"] == 7).all()
         ckpt.close()
@@ -417,5 +417,5 @@ def test_an_overlay_that_refuses_direct_io_is_written_and_read_through_the_page_
         assert found.step == 5 and (found.state["w"] == 5).all() and (found.state["b"] == numpy.arange(5, 300_000)).all()
         assert sorted(save.step for save in ckpt.steps()) == [4, 5]
         ckpt.close()
-        assert subprocess.run([os.environ["NEVE_COMMAND"], "verify", root + "/run"]).returncode == 0
+        assert subprocess.run([os.environ["COMMAND"], "verify", root + "/run"]).returncode == 0
     """), tmp_path, before=with_mounts(), variables={"NEVE_IO": engine})

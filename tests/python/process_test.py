@@ -158,6 +158,7 @@ def test_ctrl_c_leaves_a_program_that_waits(tmp_path):
     path = str(Path(neve.__file__).parent.parent)
     code = textwrap.dedent(START) + "print('waiting', flush=True)\nckpt.save(3, {'w': torch.zeros(1)}).wait('file')"
     code = code.replace("?rate=8M", "?rate=256K")
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + code   # ignored in a shell's background
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env={**os.environ, "PYTHONPATH": path, "FOLDER": str(tmp_path)})
     assert child.stdout.readline() == "waiting\n"

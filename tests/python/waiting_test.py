@@ -16,7 +16,7 @@ def test_a_timeout_names_the_whole_wait_and_not_its_last_slice():
 
 def test_numbers_of_too_many_digits_are_refused_by_an_error_of_neve(job):
     checkpointer = job()
-    with pytest.raises(neve.Invalid, match="step 1000.* is out of bounds"):
+    with pytest.raises(neve.Invalid, match="step of 16610 bits is out of bounds"):
         checkpointer.save(10**5000, {"a": 1})
     with pytest.raises(neve.Invalid, match="too many digits"):
         checkpointer.save(1, {"a": 1}, tags={"big": 10**5000})
