@@ -359,12 +359,12 @@ def test_another_pickle_module_is_used(tmp_path):
     assert Module.used and torch.load(tmp_path / "x.pt")["w"].sum() == 3
 
 
-def test_torch_need_not_be_there():
+def test_torch_need_not_be_there(tmp_path):
     passes("""
         import sys, neve, os
         neve.save({"a": 1, "b": [1.5, "x"]}, os.environ["FOLDER"] + "/x.pt")
         assert "torch" not in sys.modules
-    """, "/tmp")
+    """, tmp_path)
 
 
 # ---- Asynchronous ----
