@@ -6,8 +6,6 @@ import re
 import signal
 import subprocess
 
-import pytest
-
 from child import COMMAND, script, start
 
 # For every rank's script: who it is, its Checkpointer and its state.
@@ -251,7 +249,6 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous{os.envi
 
 
 def test_torch_distributed_is_found_and_its_collectives_are_left_alone(tmp_path):
-    pytest.importorskip("torch")
     save = """
         import torch
         with neve.Checkpointer(f"{folder}/job") as ckpt:          # rank, world and store as torch.distributed says

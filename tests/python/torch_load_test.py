@@ -31,11 +31,12 @@ def same(name, found, wanted):
 @pytest.mark.parametrize("name", STATES)
 def test_what_torch_saved_is_loaded_as_torch_loads_it(tmp_path, name, old_form):
     path = tmp_path / "x.pt"
-    try:
-        torch.save(STATES[name](), path, _use_new_zipfile_serialization=not old_form)
-        wanted = torch.load(path, weights_only=False)
-    except (RuntimeError, NotImplementedError, KeyError, AttributeError, pickle.PicklingError) as error:
-        pytest.skip(f"torch itself cannot: {error}")
+    if old_form and name in ("PT_05_dtypes", "PT_05_bits"):   # its old form has no word for the newest dtypes
+        with pytest.raises(AttributeError, match="dtype"):
+            torch.save(STATES[name](), path, _use_new_zipfile_serialization=False)
+        return
+    torch.save(STATES[name](), path, _use_new_zipfile_serialization=not old_form)
+    wanted = torch.load(path, weights_only=False)
     same(name, neve.load(path, weights_only=False), wanted)
     try:
         torch.load(path, weights_only=True)
