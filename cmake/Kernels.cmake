@@ -1,0 +1,23 @@
+# The kernels as one fatbin in the library, where nvcc is there. Nothing of CUDA is linked: the driver is found at run time, and
+# without the fatbin copies go one range at a time.
+if(NEVE_CUDA)
+  find_program(NEVE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin)
+endif()
+if(NEVE_CUDA AND NEVE_NVCC)
+  set(NEVE_FATBIN ${CMAKE_BINARY_DIR}/kernels/neve.fatbin)
+  set(NEVE_ARCHITECTURES)
+  foreach(ARCHITECTURE 80 90 100)
+    list(APPEND NEVE_ARCHITECTURES -gencode arch=compute_${ARCHITECTURE},code=sm_${ARCHITECTURE})
+  endforeach()
+  file(GLOB KERNEL_HEADERS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.h)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/kernels)
+  # PTX of the oldest of them runs on those to come.
+  add_custom_command(
+    OUTPUT ${NEVE_FATBIN}
+    COMMAND ${NEVE_NVCC} -std=c++20 -O3 --fatbin -I${CMAKE_SOURCE_DIR} ${NEVE_ARCHITECTURES}
+            -gencode arch=compute_80,code=compute_80 -o ${NEVE_FATBIN} ${CMAKE_SOURCE_DIR}/kernels/launch.cu
+    DEPENDS ${CMAKE_SOURCE_DIR}/kernels/launch.cu ${KERNEL_HEADERS}
+    VERBATIM)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/fatbin.cc PROPERTIES
+    COMPILE_DEFINITIONS "NEVE_FATBIN_FILE=\"${NEVE_FATBIN}\"" OBJECT_DEPENDS ${NEVE_FATBIN})
+endif()
