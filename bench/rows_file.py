@@ -11,7 +11,7 @@ import neve
 import roofline
 import states
 
-PAIRS = 9
+PAIRS = 21
 
 
 def write_disk(folder: Path) -> list[measure.Row]:

@@ -63,22 +63,7 @@ absl::Status Inflater::Next(std::span<std::byte> target) {
   zlib.avail_out = static_cast<uInt>(target.size());
   while (zlib.avail_out > 0) {
     if (stream_->ended) return Bad("the stream ends early");
-    if (zlib.avail_in == 0) {
-      const uint64_t bytes = std::min(kBufferBytes, stored_bytes_ - consumed_);
-      if (bytes == 0) return Bad("it is cut short");
-      NEVE_RETURN_IF_ERROR(source_.Read(offset_ + consumed_, std::span(stream_->in).first(bytes)));
-      consumed_ += bytes;
-      zlib.next_in = reinterpret_cast<Bytef*>(stream_->in.data());
-      zlib.avail_in = static_cast<uInt>(bytes);
-    }
-    const uInt before = zlib.avail_out;
-    const int result = inflate(&zlib, Z_NO_FLUSH);
-    position_ += before - zlib.avail_out;
-    if (result == Z_STREAM_END) {
-      stream_->ended = true;
-    } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      return Bad(zlib.msg != nullptr ? zlib.msg : "no deflate stream");
-    }
+    NEVE_RETURN_IF_ERROR(Step());
   }
   return absl::OkStatus();
 }
@@ -86,25 +71,34 @@ absl::Status Inflater::Next(std::span<std::byte> target) {
 // All that was promised is there: nothing more may come.
 absl::Status Inflater::CheckEnd() {
   z_stream& zlib = stream_->zlib;
+  std::byte more;
+  zlib.next_out = reinterpret_cast<Bytef*>(&more);
+  zlib.avail_out = 1;
   while (!stream_->ended) {
-    std::byte more;
-    zlib.next_out = reinterpret_cast<Bytef*>(&more);
-    zlib.avail_out = 1;
-    if (zlib.avail_in == 0) {
-      const uint64_t bytes = std::min(kBufferBytes, stored_bytes_ - consumed_);
-      if (bytes == 0) return Bad("it is cut short");
-      NEVE_RETURN_IF_ERROR(source_.Read(offset_ + consumed_, std::span(stream_->in).first(bytes)));
-      consumed_ += bytes;
-      zlib.next_in = reinterpret_cast<Bytef*>(stream_->in.data());
-      zlib.avail_in = static_cast<uInt>(bytes);
-    }
-    const int result = inflate(&zlib, Z_NO_FLUSH);
+    NEVE_RETURN_IF_ERROR(Step());
     if (zlib.avail_out == 0) return Bad("more follows");
-    if (result == Z_STREAM_END) {
-      stream_->ended = true;
-    } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      return Bad(zlib.msg != nullptr ? zlib.msg : "no deflate stream");
-    }
+  }
+  return absl::OkStatus();
+}
+
+// Inflates into next_out what the bytes at hand give, after fetching more where there are none.
+absl::Status Inflater::Step() {
+  z_stream& zlib = stream_->zlib;
+  if (zlib.avail_in == 0) {
+    const uint64_t bytes = std::min(kBufferBytes, stored_bytes_ - consumed_);
+    if (bytes == 0) return Bad("it is cut short");
+    NEVE_RETURN_IF_ERROR(source_.Read(offset_ + consumed_, std::span(stream_->in).first(bytes)));
+    consumed_ += bytes;
+    zlib.next_in = reinterpret_cast<Bytef*>(stream_->in.data());
+    zlib.avail_in = static_cast<uInt>(bytes);
+  }
+  const uInt before = zlib.avail_out;
+  const int result = inflate(&zlib, Z_NO_FLUSH);
+  position_ += before - zlib.avail_out;
+  if (result == Z_STREAM_END) {
+    stream_->ended = true;
+  } else if (result != Z_OK && result != Z_BUF_ERROR) {
+    return Bad(zlib.msg != nullptr ? zlib.msg : "no deflate stream");
   }
   return absl::OkStatus();
 }

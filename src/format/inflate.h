@@ -29,6 +29,7 @@ class Inflater {
   absl::Status Restart();
   absl::Status Next(std::span<std::byte> target);
   absl::Status CheckEnd();
+  absl::Status Step();
   absl::Status Bad(const char* what) const;
 
   const ByteSource& source_;

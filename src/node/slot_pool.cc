@@ -99,7 +99,10 @@ void SlotPool::DropLostLocked() {
     }
     if (entry->holds > 0 || entry->filling) continue;   // dropped when the last flush or reader has let go
     detach_(entry->image());
-    entry->slot->Remove().IgnoreError();   // what is left of it would be found, and be found damaged
+    // What is left of it would be found, and be found damaged.
+    if (const absl::Status removed = entry->slot->Remove(); !removed.ok()) {
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=lost_slot_stays error=\"%s\"", std::string(removed.message())));
+    }
     entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i - 1));
     budget_ended_ = false;
   }

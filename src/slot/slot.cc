@@ -223,7 +223,8 @@ absl::Status MappedSlot::CheckFile() const {
 absl::Status MappedSlot::Remove() {
   if (!writable_) return Internal(path_ + ": removal of a slot opened for reading");
   struct ::stat named {};
-  if (::lstat(path_.c_str(), &named) == 0 && (named.st_dev != device_ || named.st_ino != inode_)) return absl::OkStatus();
+  const bool there = ::lstat(path_.c_str(), &named) == 0;
+  if (there ? named.st_dev != device_ || named.st_ino != inode_ : errno == ENOENT) return absl::OkStatus();
   return os::Unlink(path_);
 }
 

@@ -19,20 +19,7 @@
 #include "base/sync/crew.h"
 #include "base/sync/usable_cores.h"
 #include "tests/base/forked_child.h"
-
-namespace {
-// Allocations of the whole test binary, counted for the promise that Run makes none.
-std::atomic<uint64_t> allocation_count{0};
-}  // namespace
-
-// Not inlined: compilers take the pair malloc and operator delete for a mistake otherwise.
-__attribute__((noinline)) void* operator new(std::size_t bytes) {
-  allocation_count.fetch_add(1, std::memory_order_relaxed);
-  if (void* const memory = std::malloc(bytes)) return memory;
-  std::abort();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/counting_new.h"
 
 namespace neve::sync {
 namespace {
@@ -131,9 +118,9 @@ TEST(Crew, RunAllocatesNothing) {
     while (begun.load() < 3) std::this_thread::yield();
   };
   crew->Run(3, all);
-  const uint64_t before = allocation_count.load();
+  const uint64_t before = testing::allocations_of_all_threads.load();
   for (int i = 0; i < 100; ++i) crew->Run(100, part);
-  EXPECT_EQ(allocation_count.load(), before);
+  EXPECT_EQ(testing::allocations_of_all_threads.load(), before);
 }
 
 TEST(Crew, HelpersBlockSignalsAndHaveNames) {

@@ -1,38 +1,6 @@
-// Counts what is allocated while a capture runs: operator new of this whole binary is replaced.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+// A capture allocates nothing while it runs.
 #include "capture/random_state.h"
-
-namespace {
-std::atomic<uint64_t> allocations{0};
-
-void* Allocate(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  std::abort();
-}
-void* AllocateAligned(size_t bytes, std::align_val_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  const auto boundary = static_cast<size_t>(alignment);
-  if (void* memory = std::aligned_alloc(boundary, (bytes + boundary) / boundary * boundary)) return memory;
-  std::abort();
-}
-}  // namespace
-
-void* operator new(size_t bytes) { return Allocate(bytes); }
-void* operator new[](size_t bytes) { return Allocate(bytes); }
-void* operator new(size_t bytes, std::align_val_t alignment) { return AllocateAligned(bytes, alignment); }
-void* operator new[](size_t bytes, std::align_val_t alignment) { return AllocateAligned(bytes, alignment); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+#include "tests/support/counting_new.h"
 
 namespace neve::capture {
 namespace {
@@ -49,9 +17,9 @@ TEST(CaptureAllocationTest, RunAllocatesNothing) {
     std::vector<codec::Digest> digests(plan.chunk_count());
     const CaptureInput input = state->input();
     for (int run = 0; run < 2; ++run) {
-      const uint64_t before = allocations.load();
+      const uint64_t before = testing::allocations_of_all_threads.load();
       const absl::Status status = plan.Run(input, image, digests, *crew);
-      const uint64_t after = allocations.load();
+      const uint64_t after = testing::allocations_of_all_threads.load();
       EXPECT_EQ(status, absl::OkStatus());
       EXPECT_EQ(after, before) << "round " << round << " run " << run;
     }
@@ -59,9 +27,9 @@ TEST(CaptureAllocationTest, RunAllocatesNothing) {
 }
 
 TEST(CaptureAllocationTest, TheCountingCounts) {
-  const uint64_t before = allocations.load();
+  const uint64_t before = testing::allocations_of_all_threads.load();
   const auto number = std::make_unique<uint64_t>(before);
-  EXPECT_GT(allocations.load(), before);
+  EXPECT_GT(testing::allocations_of_all_threads.load(), before);
 }
 
 }  // namespace
