@@ -108,9 +108,12 @@ class Tensors:
             self.want_all(node.target)
         elif isinstance(node, SavedDict):
             self.want_all(node.attributes)
+            wants, tensors, no_map = self._wants, self._header.tensors, self._map_location is None
             for child in node.children:
-                if type(child) is SavedTensor and child.attributes is None:   # without a call, as there may be very many
-                    self.want(child)
+                # Ordinary tensors, of which there may be very many, without a call.
+                if type(child) is SavedTensor and not child.extra and no_map:
+                    if child.index not in wants:
+                        wants[child.index] = Want(tensors[child.index], child, None, None)
                 else:
                     self.want_all(child)
         elif isinstance(node, (SavedList, SavedComposite)):
@@ -136,12 +139,23 @@ class Tensors:
     def _plan(self) -> None:
         """Memory for everything that is wanted. An error names the tensor whose it is."""
         groups: Dict[str, List[Want]] = {}
-        aliased = self._header.aliased
+        aliased, stored_entries, ranges, dtypes = self._header.aliased, self._header.stored, self._ranges, self._dtypes
+        new_range, empty = tuple.__new__, None
         want: Optional[Want] = None
         try:
             for want in self._wants.values():
-                stored = want.logical.stored
-                if stored not in aliased:
+                _, kind, shape, strides, stored, _, _, in_order = want.logical
+                if stored not in aliased and in_order and want.target is want.device is None and not want.node.extra:
+                    # The ordinary tensor, of which there may be very many.
+                    dtype = dtypes.get(kind.code)
+                    if dtype is None:
+                        dtype = self._torch_dtype(want)
+                    if empty is None:
+                        empty = self._torch.empty_strided
+                    want.result = fresh = empty(shape, strides, dtype=dtype)
+                    _, _, _, offset, size = stored_entries[stored]
+                    ranges.append(new_range(Range, ("", offset, size, fresh.data_ptr(), None, None, 1)))
+                elif stored not in aliased:
                     self._plan_single(want)
                 elif stored in groups:
                     groups[stored].append(want)
@@ -179,13 +193,6 @@ class Tensors:
 
     def _plan_single(self, want: Want) -> None:
         logical = want.logical
-        if logical.in_order and want.target is None and want.device is None and not want.node.extra:
-            # The ordinary tensor, of which there may be very many.
-            dtype = self._dtypes.get(logical.dtype.code) or self._torch_dtype(want)
-            want.result = fresh = self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype)
-            stored = self._header.stored[logical.stored]
-            self._ranges.append(tuple.__new__(Range, ("", stored.offset, stored.bytes, fresh.data_ptr(), None, None, 1)))
-            return
         if want.target is not None:
             strides = direct_strides(want.target, logical)
             if strides is not None:

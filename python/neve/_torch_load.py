@@ -19,7 +19,7 @@ from . import _tensors
 from ._image import BATCH_BYTES, Image, Range
 from ._restore import Restoration
 from ._torch_original import original
-from ._waiting import interruptible
+from ._waiting import collector_paused, interruptible
 from .errors import Error, Invalid, Unsupported, UnsupportedOnLoad
 
 _SCRATCH_BYTES = 8 << 20
@@ -32,6 +32,7 @@ def is_image(head: bytes) -> bool:
     return len(head) >= _HEADER_END and head[8:9] == b"{"
 
 
+@collector_paused()
 def load(path: str, map_location: Any, weights_only: bool, mmap: Any, arguments: Dict[str, Any]) -> Any:
     """The content of any file, or of a sharded or DCP folder. arguments: what else torch.load takes (pickle_module, encoding)."""
     head = _first_bytes(path)
@@ -68,6 +69,7 @@ def _first_bytes(path: str) -> bytes:
         return b""   # opening it as an image says what is wrong
 
 
+@collector_paused()
 def _load_folder(path: str, map_location: Any, weights_only: bool, mmap: Any) -> Any:
     if mmap:
         raise Unsupported(f"{path} is a folder, which cannot be mapped: leave mmap out")

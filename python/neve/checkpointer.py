@@ -19,7 +19,7 @@ from ._group import Group, join
 from ._image import Image
 from ._library import call, call_json, library
 from ._restore import Found, Restoration, explain_written
-from ._waiting import Slices, interruptible
+from ._waiting import Slices, collector_paused, interruptible
 from ._world import find_world
 from .errors import Closed, Damaged, DataLoss, Error, Invalid, NotFound, Timeout, Unsupported
 from .ticket import Ticket
@@ -339,6 +339,7 @@ class Checkpointer:
         self._together(find) if self._world > 1 else interruptible(find)
         return Image(handle)
 
+    @collector_paused()
     def _restore_image(self, image: Image, description: Dict[str, Any], into: Any, include: Any, map_location: Any,
                        strict: bool, weights_only: bool) -> Found:
         step = int(description["step"])
