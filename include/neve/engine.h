@@ -87,12 +87,18 @@ struct TensorTable {
   std::span<const uint8_t> ranks;            // dimensions of each
   std::span<const int64_t> extents;
   std::span<const int64_t> strides;          // empty: all contiguous
+  // Pieces: tensors that are a box of a larger, logical one. Empty: none is; else one flag a tensor.
+  std::span<const uint8_t> pieces = {};
+  std::span<const int64_t> global_extents = {};   // concatenated as `extents` are; looked at where the flag is set
+  std::span<const int64_t> offsets = {};
+  std::span<const std::string_view> logical_names = {};   // empty, or one a tensor; "": the tensor's own name
 };
 
 // The structure of a state, described once and used by every save that has it. Opaque; shared.
 class State;
 // tree: JSON root node (docs/format.md), "" for a flat state; Invalid when it could not be read again. blob_count: leaves saved
 // as `neve.blob.<n>`.
+// A piece that does not lie in its global shape: Invalid. A piece is stored on its own, whatever memory it shares.
 absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors, std::string_view tree, uint32_t blob_count);
 
 // ---- Saving ----
@@ -185,6 +191,9 @@ struct TensorInfo {
   DType dtype = DType::kU8;
   std::span<const int64_t> shape, strides;   // in elements; strides are those of the saved tensor
   uint64_t bytes = 0;                    // of all its elements, row-major
+  bool piece = false;                    // it is the box at `offset` of a logical tensor of `global_shape`
+  std::span<const int64_t> global_shape, offset;
+  std::string_view logical_name;         // of that tensor
 };
 // Where a tensor goes: row-major, or by strides in elements that do not make elements share memory.
 struct TensorTarget {

@@ -113,8 +113,14 @@ typedef struct neve_tensors {
   const uint8_t* ranks;        /* number of dimensions */
   const int64_t* extents;      /* concatenated, in elements */
   const int64_t* strides;      /* concatenated, in elements; NULL: contiguous */
+  /* Pieces: tensors that are a box, of shape `extents`, of a larger, logical tensor that several ranks hold together. NULL: none;
+   * else one flag a tensor. An empty share is a box with an extent of 0. */
+  const uint8_t* pieces;
+  const int64_t* global_extents;       /* concatenated exactly as `extents`, ignored where the flag is 0 */
+  const int64_t* offsets;
+  const char* const* logical_names;    /* NULL, or per tensor NULL (its own name) or a NUL-terminated escaped name */
 } neve_tensors;
-#define NEVE_TENSORS_INIT {sizeof(neve_tensors), 0, NULL, NULL, NULL, NULL, NULL, NULL}
+#define NEVE_TENSORS_INIT {sizeof(neve_tensors), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 typedef enum neve_dtype {
   NEVE_BOOL = 1, NEVE_U8, NEVE_I8, NEVE_F8_E5M2, NEVE_F8_E4M3, NEVE_F8_E8M0, NEVE_F8_E4M3FNUZ, NEVE_F8_E5M2FNUZ,
@@ -215,8 +221,12 @@ typedef struct neve_tensor_info {
   const int64_t* extents;            /* in elements */
   const int64_t* strides;            /* of the saved tensor, in elements */
   uint64_t bytes;                    /* of all elements, row-major */
+  const int64_t* global_extents;     /* NULL: not a piece; else of the logical tensor that it is a box of */
+  const int64_t* offsets;            /* of the box in it */
+  const char* logical_name;          /* of that tensor, escaped; not NUL-terminated */
+  size_t logical_name_bytes;
 } neve_tensor_info;
-#define NEVE_TENSOR_INFO_INIT {sizeof(neve_tensor_info), NULL, 0, 0, 0, NULL, NULL, 0}
+#define NEVE_TENSOR_INFO_INIT {sizeof(neve_tensor_info), NULL, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0}
 NEVE_API size_t neve_image_tensor_count(neve_image* image);
 NEVE_API neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* info, neve_error** error);
 NEVE_API neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* index, neve_error** error);   /* NEVE_NOT_FOUND */

@@ -78,6 +78,10 @@ class Tensors(Sized):
         ("ranks", POINTER(c_uint8)),
         ("extents", POINTER(c_int64)),
         ("strides", POINTER(c_int64)),
+        ("pieces", POINTER(c_uint8)),
+        ("global_extents", POINTER(c_int64)),
+        ("offsets", POINTER(c_int64)),
+        ("logical_names", POINTER(c_char_p)),
     ]
 
 
@@ -135,6 +139,10 @@ class TensorInfo(Sized):
         ("extents", POINTER(c_int64)),
         ("strides", POINTER(c_int64)),
         ("bytes", c_uint64),
+        ("global_extents", POINTER(c_int64)),
+        ("offsets", POINTER(c_int64)),
+        ("logical_name", c_void_p),
+        ("logical_name_bytes", c_size_t),
     ]
 
 

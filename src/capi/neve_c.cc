@@ -9,54 +9,15 @@
 
 #include "base/error/status.h"
 #include "base/obs/log.h"
-#include "base/sync/mutex.h"
+#include "capi/handles.h"
 #include "neve/engine.h"
-#include "nlohmann/json.hpp"
-
-struct neve_error {
-  absl::Status status;
-  std::string message;
-};
-struct neve_string {
-  std::string text;
-};
-struct neve_engine {
-  std::unique_ptr<neve::Engine> engine;
-};
-struct neve_reply {
-  std::vector<std::string> parts;
-};
-struct neve_state {
-  std::shared_ptr<neve::State> state;
-  size_t tensor_count;
-  uint32_t blob_count;
-};
-struct neve_ticket {
-  std::shared_ptr<neve::Ticket> ticket;
-};
-struct neve_image {
-  explicit neve_image(std::unique_ptr<neve::Image> opened) : image(std::move(opened)) {}
-  std::unique_ptr<neve::Image> image;
-  // Made at the first use: most callers read the header themselves.
-  absl::StatusOr<const neve::ImageTensors*> Tensors() {
-    neve::sync::MutexLock lock(mutex);
-    if (tensors == nullptr) {
-      NEVE_ASSIGN_OR_RETURN(tensors, neve::ImageTensors::Of(image.get()));
-    }
-    return tensors.get();
-  }
-
- private:
-  neve::sync::Mutex mutex;
-  std::unique_ptr<neve::ImageTensors> tensors NEVE_GUARDED_BY(mutex);
-};
-struct neve_torch_stream {
-  std::unique_ptr<neve::TorchFileStream> stream;
-};
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using neve::capi::Dump;
+using neve::capi::GiveString;
+using neve::capi::Guarded;
+using neve::capi::Json;
 
 static_assert(NEVE_INVALID == static_cast<int>(absl::StatusCode::kInvalidArgument));
 static_assert(NEVE_TIMEOUT == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
@@ -65,27 +26,6 @@ static_assert(NEVE_UNSUPPORTED == static_cast<int>(absl::StatusCode::kUnimplemen
 static_assert(NEVE_CLOSED == static_cast<int>(absl::StatusCode::kFailedPrecondition));
 static_assert(NEVE_DATA_LOSS == static_cast<int>(absl::StatusCode::kDataLoss));
 static_assert(NEVE_QI32 == static_cast<int>(neve::DType::kQI32));
-
-neve_code Report(const absl::Status& status, neve_error** error) {
-  if (status.ok()) return NEVE_OK;
-  if (error != nullptr) *error = new neve_error{status, std::string(status.message())};
-  return static_cast<neve_code>(status.code());
-}
-
-// Allocation failure and whatever a library below may throw end here.
-template <typename Body>
-neve_code Guarded(neve_error** error, Body body) {
-  if (error != nullptr) *error = nullptr;
-  try {
-    return Report(body(), error);
-  } catch (const std::bad_alloc&) {
-    return Report(neve::Exhausted("out of memory", ENOMEM), error);
-  } catch (const std::exception& e) {
-    return Report(neve::Internal(std::string("unexpected: ") + e.what()), error);
-  }
-}
-
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::vector<std::string> SplitCommas(const char* text) {
   std::vector<std::string> parts;
@@ -206,11 +146,6 @@ absl::Status ToGroup(const neve_options& from, neve::GroupOptions* to) {
   return absl::OkStatus();
 }
 
-neve_code GiveString(neve_string** out, neve_error** error, std::string text) {
-  *out = new neve_string{std::move(text)};
-  return NEVE_OK;
-}
-
 }  // namespace
 
 extern "C" {
@@ -327,8 +262,21 @@ neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_
       }
       dtypes.push_back(static_cast<neve::DType>(tensors->dtypes[i]));
     }
-    const neve::TensorTable table{names, dtypes, {tensors->ranks, count}, {tensors->extents, dims},
-                                  {tensors->strides, tensors->strides == nullptr ? 0 : dims}};
+    neve::TensorTable table{names, dtypes, {tensors->ranks, count}, {tensors->extents, dims},
+                            {tensors->strides, tensors->strides == nullptr ? 0 : dims}};
+    std::vector<std::string_view> logical_names;
+    if (tensors->pieces != nullptr) {
+      if (dims != 0 && (tensors->global_extents == nullptr || tensors->offsets == nullptr)) {
+        return neve::Invalid("pieces need global_extents and offsets");
+      }
+      table.pieces = {tensors->pieces, count};
+      table.global_extents = {tensors->global_extents, dims};
+      table.offsets = {tensors->offsets, dims};
+      for (size_t i = 0; i < count && tensors->logical_names != nullptr; ++i) {
+        logical_names.emplace_back(tensors->logical_names[i] == nullptr ? "" : tensors->logical_names[i]);
+      }
+      table.logical_names = logical_names;
+    }
     NEVE_ASSIGN_OR_RETURN(
         std::shared_ptr<neve::State> described,
         neve::DescribeState(table, tree == nullptr ? std::string_view() : std::string_view(tree, tree_bytes), blob_count));
@@ -410,7 +358,7 @@ neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, ne
           {"code", static_cast<int>(first.code())}, {"message", std::string(first.message())}, {"errno", neve::ErrnoOf(first)}};
     }
     document["places"] = ticket->ticket->Places();
-    GiveString(json, error, Dump(document));
+    GiveString(json, Dump(document));
     return absl::OkStatus();
   });
 }
@@ -430,7 +378,7 @@ neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error*
     Json document;
     auto& list = document["saves"] = Json::array();
     for (const neve::SaveInfo& save : saves) list.push_back(Json::parse(neve::ToJson(save)));
-    GiveString(json, error, Dump(document));
+    GiveString(json, Dump(document));
     return absl::OkStatus();
   });
 }
@@ -438,7 +386,7 @@ neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error*
 neve_code neve_engine_health(neve_engine* engine, neve_string** json, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (engine == nullptr || json == nullptr) return neve::Invalid("the engine or the place for the text is null");
-    GiveString(json, error, engine->engine->HealthJson());
+    GiveString(json, engine->engine->HealthJson());
     return absl::OkStatus();
   });
 }
@@ -477,138 +425,6 @@ neve_code neve_engine_leave(neve_engine* engine, const char* why, neve_error** e
     if (engine == nullptr) return neve::Invalid("the engine is null");
     engine->engine->Leave(why == nullptr ? "" : why);
     return absl::OkStatus();
-  });
-}
-
-neve_code neve_image_open(const char* path, neve_image** image, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (path == nullptr || image == nullptr) return neve::Invalid("the path or the place for the image is null");
-    *image = nullptr;
-    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> opened, neve::OpenImageFile(path));
-    *image = new neve_image{std::move(opened)};
-    return absl::OkStatus();
-  });
-}
-
-void neve_image_destroy(neve_image** image) {
-  if (image == nullptr) return;
-  delete *image;
-  *image = nullptr;
-}
-
-neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || json == nullptr) return neve::Invalid("the image or the place for the text is null");
-    Json document = Json::parse(neve::ToJson(image->image->info()));
-    document["image_bytes"] = image->image->image_bytes();
-    document["has_digests"] = image->image->has_digests();
-    document["sources"] = image->image->Sources();
-    GiveString(json, error, Dump(document));
-    return absl::OkStatus();
-  });
-}
-
-const void* neve_image_header(const neve_image* image, size_t* bytes) {
-  if (image == nullptr) {
-    if (bytes != nullptr) *bytes = 0;
-    return nullptr;
-  }
-  if (bytes != nullptr) *bytes = image->image->header().size();
-  return image->image->header().data();
-}
-
-neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr) return neve::Invalid("the image is null");
-    if (ranges == nullptr || ranges->struct_size < sizeof(neve_ranges)) {
-      return neve::Invalid("the ranges are null or older than this library");
-    }
-    if (ranges->count != 0 && (ranges->offsets == nullptr || ranges->bytes == nullptr || ranges->targets == nullptr)) {
-      return neve::Invalid("offsets, bytes and targets are needed");
-    }
-    std::vector<neve::ReadRange> list(ranges->count);
-    size_t at = 0;
-    for (size_t i = 0; i < ranges->count; ++i) {
-      neve::ReadRange& range = list[i];
-      range.offset = ranges->offsets[i];
-      range.bytes = ranges->bytes[i];
-      range.target = ranges->targets[i];
-      if (ranges->ranks == nullptr || ranges->ranks[i] < 0) continue;
-      if (ranges->item_bytes == nullptr || (ranges->ranks[i] > 0 && (ranges->extents == nullptr || ranges->strides == nullptr))) {
-        return neve::Invalid("strided ranges need extents, strides and item_bytes");
-      }
-      range.rank = ranges->ranks[i];
-      range.extents = ranges->extents + at;
-      range.strides = ranges->strides + at;
-      range.item_bytes = ranges->item_bytes[i];
-      at += static_cast<size_t>(ranges->ranks[i]);
-    }
-    return image->image->Read(list, {ranges->written, ranges->written == nullptr ? 0 : ranges->count});
-  });
-}
-
-size_t neve_image_tensor_count(neve_image* image) {
-  if (image == nullptr) return 0;
-  size_t count = 0;
-  Guarded(nullptr, [&]() -> absl::Status {
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
-    count = tensors->count();
-    return absl::OkStatus();
-  });
-  return count;
-}
-
-neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* info, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || info == nullptr || info->struct_size != sizeof(*info)) {
-      return neve::Invalid("neve_image_tensor_describe needs an image and an info made by NEVE_TENSOR_INFO_INIT");
-    }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
-    if (index >= tensors->count()) {
-      return neve::Invalid("tensor " + std::to_string(index) + " of " + std::to_string(tensors->count()));
-    }
-    const neve::TensorInfo found = tensors->at(index);
-    info->name = found.name.data();
-    info->name_bytes = found.name.size();
-    info->dtype = static_cast<uint8_t>(found.dtype);
-    info->rank = static_cast<uint8_t>(found.shape.size());
-    info->extents = found.shape.data();
-    info->strides = found.strides.data();
-    info->bytes = found.bytes;
-    return absl::OkStatus();
-  });
-}
-
-neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* index, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || name == nullptr || index == nullptr) {
-      return neve::Invalid("neve_image_tensor_find needs an image, a name and a place for the index");
-    }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
-    const std::optional<size_t> found = tensors->Find(name);
-    if (!found.has_value()) return neve::NotFound(std::string("the image holds no tensor \"") + name + "\"");
-    *index = *found;
-    return absl::OkStatus();
-  });
-}
-
-neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
-                                  const int64_t* const* strides, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || (count != 0 && (indexes == nullptr || targets == nullptr))) {
-      return neve::Invalid("neve_image_tensors_read needs an image, indexes and targets");
-    }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
-    std::vector<neve::TensorTarget> wanted(count);
-    for (size_t i = 0; i < count; ++i) wanted[i] = {indexes[i], targets[i], strides == nullptr ? nullptr : strides[i]};
-    return tensors->Read(wanted);
-  });
-}
-
-neve_code neve_image_verify(neve_image* image, neve_error** error) {
-  return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr) return neve::Invalid("the image is null");
-    return image->image->VerifyAll();
   });
 }
 

@@ -63,6 +63,9 @@ Json TensorJson(const InspectedFile& file, const Shown& shown) {
   json["offset"] = shown.lies_somewhere ? Json(shown.offset) : Json(nullptr);
   json["alias_of"] = shown.logical->alias ? Json(shown.logical->stored) : Json(nullptr);
   json["piece"] = nullptr;
+  if (const format::Piece* piece = shown.logical->piece.get(); piece != nullptr) {
+    json["piece"] = {{"name", shown.logical->logical_name()}, {"global_shape", piece->global_shape}, {"offset", piece->offset}};
+  }
   return json;
 }
 
@@ -95,6 +98,12 @@ std::string Heading(const InspectedFile& file, const Console& console) {
   return text;
 }
 
+std::string ShapeText(const LogicalTensor& tensor) {
+  if (tensor.piece == nullptr) return HumanShape(tensor.shape);
+  return absl::StrFormat("%s at %s of %s", HumanShape(tensor.shape), HumanShape(tensor.piece->offset),
+                         HumanShape(tensor.piece->global_shape));
+}
+
 std::string TensorTable(const std::vector<Shown>& tensors, const Console& console) {
   const size_t name_width = std::max<size_t>(24, console.columns() > 48 ? console.columns() - 48 : 0);
   std::vector<std::vector<std::string>> rows;
@@ -103,7 +112,7 @@ std::string TensorTable(const std::vector<Shown>& tensors, const Console& consol
     const LogicalTensor& logical = *shown.logical;
     const std::string name = Escaped(logical.name);
     rows.push_back({console.out_is_terminal() ? Shortened(name, name_width) : name, std::string(Name(logical.dtype)),
-                    HumanShape(logical.shape), logical.alias ? "alias" : HumanBytes(shown.bytes),
+                    ShapeText(logical), logical.alias ? "alias" : HumanBytes(shown.bytes),
                     logical.alias          ? "= " + Escaped(logical.stored)
                     : shown.lies_somewhere ? std::to_string(shown.offset)
                                            : "-"});

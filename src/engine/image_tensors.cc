@@ -74,7 +74,13 @@ class ImageTensorsImpl final : public ImageTensors {
   size_t count() const override { return contents_->tensors().size(); }
   TensorInfo at(size_t index) const override {
     const format::LogicalTensor& tensor = contents_->tensors()[index];
-    return {tensor.name, tensor.dtype, tensor.shape, tensor.strides, BytesOf(tensor)};
+    TensorInfo info{tensor.name, tensor.dtype, tensor.shape, tensor.strides, BytesOf(tensor)};
+    if (tensor.piece == nullptr) return info;
+    info.piece = true;
+    info.global_shape = tensor.piece->global_shape;
+    info.offset = tensor.piece->offset;
+    info.logical_name = tensor.logical_name();
+    return info;
   }
   std::optional<size_t> Find(std::string_view name) const override {
     const auto found = by_name_.find(name);

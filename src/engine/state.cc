@@ -20,6 +20,16 @@ absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors,
     return Invalid(absl::StrFormat("the ranks ask for %d extents; %d extents and %d strides were given", dims,
                                    tensors.extents.size(), tensors.strides.size()));
   }
+  const bool pieces = !tensors.pieces.empty();
+  if (pieces && (tensors.pieces.size() != count || tensors.global_extents.size() != dims || tensors.offsets.size() != dims)) {
+    return Invalid(absl::StrFormat("pieces need a flag a tensor (%d of %d), and as many global extents (%d) and offsets (%d) as "
+                                   "extents (%d)",
+                                   tensors.pieces.size(), count, tensors.global_extents.size(), tensors.offsets.size(), dims));
+  }
+  if (!tensors.logical_names.empty() && (!pieces || tensors.logical_names.size() != count)) {
+    return Invalid(absl::StrFormat("%d logical names for %d tensors%s", tensors.logical_names.size(), count,
+                                   pieces ? "" : " without pieces"));
+  }
   auto structure = std::make_shared<format::Structure>();
   structure->tensors.reserve(count);
   size_t at = 0;
@@ -37,6 +47,18 @@ absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors,
     } else {
       const auto strides = tensors.strides.subspan(at, tensors.ranks[i]);
       spec.strides.assign(strides.begin(), strides.end());
+    }
+    if (pieces && tensors.pieces[i] != 0) {
+      auto piece = std::make_shared<format::Piece>();
+      const auto global_shape = tensors.global_extents.subspan(at, tensors.ranks[i]);
+      const auto offset = tensors.offsets.subspan(at, tensors.ranks[i]);
+      piece->global_shape.assign(global_shape.begin(), global_shape.end());
+      piece->offset.assign(offset.begin(), offset.end());
+      if (!tensors.logical_names.empty()) piece->logical_name = std::string(tensors.logical_names[i]);
+      if (absl::Status status = format::CheckPiece(shape, spec.dtype, *piece); !status.ok()) {
+        return Annotate(status, absl::StrFormat("tensor \"%s\"", spec.name));
+      }
+      spec.piece = std::move(piece);
     }
     at += tensors.ranks[i];
     structure->tensors.push_back(std::move(spec));

@@ -126,6 +126,7 @@ std::vector<AliasGroup> FindAliasGroups(std::span<const TensorSpec> tensors, std
   intervals.reserve(tensors.size());
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     const TensorSpec& spec = tensors[i];
+    if (spec.piece != nullptr) continue;   // a piece is stored on its own
     spans[i] = tensor::SpanBytes(spec.shape, spec.strides, ItemBytes(spec.dtype));
     if (spans[i] > 0) intervals.push_back({AddressOf(addresses[i]), i});
   }

@@ -18,7 +18,7 @@ struct AliasGroup {
 
 // Groups in the order of their first members. Tensors are in one group when the intervals of memory from their first to their
 // last byte overlap, directly or through others. Interleaved views that provably share no element (columns of one
-// matrix) stay apart where one common base would cost more than twice their own bytes. Empty tensors are in no group.
+// matrix) stay apart where one common base would cost more than twice their own bytes. Empty tensors and pieces are in no group.
 // O(n log n); in a costly group of up to 2048 members also a test of each pair.
 // Requires: specs that Layout has checked, and no interval that wraps around.
 std::vector<AliasGroup> FindAliasGroups(std::span<const TensorSpec> tensors, std::span<const void* const> addresses);

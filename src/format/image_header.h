@@ -12,12 +12,14 @@
 #define NEVE_FORMAT_IMAGE_HEADER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error/status.h"
+#include "format/piece.h"
 #include "neve/dtype.h"
 #include "tensor/view.h"
 
@@ -71,6 +73,12 @@ struct LogicalTensor {
   uint64_t byte_offset = 0;     // alias: bytes from the start of the base's memory (the base with its own strides)
   bool alias = false;
   uint32_t stored_index = 0;    // of that entry in header.tensors
+  std::shared_ptr<const Piece> piece = nullptr;   // null: the whole tensor is here; never of an alias
+
+  // The name of the tensor that it is, or is a piece of.
+  const std::string& logical_name() const {
+    return piece == nullptr || piece->logical_name.empty() ? name : piece->logical_name;
+  }
 };
 // From the header alone; for a foreign safetensors file each entry is one contiguous tensor. Damaged when the tree
 // contradicts the header.

@@ -15,6 +15,7 @@
 //   overlapping     a hidden base `neve.base.<n>` (U8) over the span; the tensor is an alias of it
 //   alias group     (members whose memory overlaps) whose union is one dense member: that member, the others as aliases
 //                   (base, byte offset, dtype, shape, strides); otherwise all are aliases of a hidden base over the union
+//   piece           as above, but on its own whatever memory it shares: no alias or base is a piece
 #ifndef NEVE_FORMAT_LAYOUT_H_
 #define NEVE_FORMAT_LAYOUT_H_
 
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "base/error/status.h"
+#include "format/piece.h"
 #include "neve/dtype.h"
 #include "neve/types.h"
 #include "tensor/view.h"
@@ -43,6 +45,7 @@ struct TensorSpec {
   DType dtype;
   tensor::Dims shape;    // in elements (pairs for kF4E2M1x2)
   tensor::Dims strides;  // in elements
+  std::shared_ptr<const Piece> piece = nullptr;   // null: the whole tensor is here
 };
 
 // What the caller knows of a state, without its bytes. Immutable once built.

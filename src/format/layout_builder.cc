@@ -106,6 +106,10 @@ class LayoutBuilder {
     if (density != Density::kContiguous && span > kSpanBytesMax) {
       return Invalid(absl::StrFormat("its strides span %d bytes, over the limit of %d; make it contiguous", span, kSpanBytesMax));
     }
+    if (spec.piece != nullptr) {
+      NEVE_RETURN_IF_ERROR(CheckPiece(spec.shape, spec.dtype, *spec.piece));
+      if (density == Density::kOverlapping) return Invalid("a piece whose elements share memory; make it contiguous");
+    }
     const uint64_t begin = reinterpret_cast<uint64_t>(address);
     if (span > 0 && (address == nullptr || begin + span < begin)) {
       return Invalid(address == nullptr ? "it has no memory" : "its memory wraps around the end of the address space");
@@ -293,7 +297,7 @@ class LayoutBuilder {
   std::string Tree() const {
     std::string tree = "{\"v\":1";
     if (!structure_->tree.empty()) tree.append(",\"root\":").append(structure_->tree);
-    std::string strided, dtypes, aliases;
+    std::string strided, dtypes, aliases, pieces;
     for (uint32_t i = 0; i < tensors_.size(); ++i) {
       const TensorSpec& spec = tensors_[i];
       if (facts_[i].base != kNone) {
@@ -314,8 +318,9 @@ class LayoutBuilder {
         AppendName(spec.name, &dtypes);
         AppendJsonString(Name(spec.dtype), &dtypes);
       }
+      if (spec.piece != nullptr) AppendPiece(spec, &pieces);
     }
-    if (strided.empty() && dtypes.empty() && aliases.empty()) return tree + "}";
+    if (strided.empty() && dtypes.empty() && aliases.empty() && pieces.empty()) return tree + "}";
     tree.append(",\"tensors\":{");
     bool first = true;
     const auto part = [&](std::string_view name, char open, const std::string& text, char close) {
@@ -330,6 +335,7 @@ class LayoutBuilder {
     part("strided", '{', strided, '}');
     part("dtype", '{', dtypes, '}');
     part("alias", '[', aliases, ']');
+    part("piece", '{', pieces, '}');
     return tree + "}}";
   }
 
@@ -337,6 +343,19 @@ class LayoutBuilder {
     if (!out->empty()) out->push_back(',');
     AppendJsonString(name, out);
     out->push_back(':');
+  }
+
+  static void AppendPiece(const TensorSpec& spec, std::string* out) {
+    AppendName(spec.name, out);
+    out->push_back('[');
+    AppendNumbers(spec.piece->global_shape, out);
+    out->push_back(',');
+    AppendNumbers(spec.piece->offset, out);
+    if (!spec.piece->logical_name.empty() && spec.piece->logical_name != spec.name) {
+      out->push_back(',');
+      AppendJsonString(spec.piece->logical_name, out);
+    }
+    out->push_back(']');
   }
 
   void AppendAlias(uint32_t index, std::string* out) const {

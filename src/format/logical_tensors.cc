@@ -107,7 +107,7 @@ class TreeReader {
   }
 
   void ReadTensors(JsonReader& in) {
-    std::string_view key, strided;
+    std::string_view key, strided, pieces;
     if (!in.EnterObject()) return;
     while (in.NextKey(&key)) {
       if (key == "strided") {
@@ -116,14 +116,24 @@ class TreeReader {
         ReadDTypes(in);
       } else if (key == "alias") {
         ReadAliases(in);
+      } else if (key == "piece") {
+        in.Raw(&pieces);    // read last, for the shapes
       } else {
         in.Skip();
       }
     }
-    if (strided.empty() || !in.ok()) return;
-    JsonReader part(strided, kTreeDepthMax);
-    ReadStrided(part);
-    if (const absl::Status status = part.Finish(); !status.ok()) in.Fail("strided: " + std::string(status.message()));
+    ReadPart("strided", strided, in, [this](JsonReader& part) { ReadStrided(part); });
+    ReadPart("piece", pieces, in, [this](JsonReader& part) { ReadPieces(part); });
+  }
+
+  template <typename Body>
+  static void ReadPart(std::string_view name, std::string_view text, JsonReader& in, Body body) {
+    if (text.empty() || !in.ok()) return;
+    JsonReader part(text, kTreeDepthMax);
+    body(part);
+    if (const absl::Status status = part.Finish(); !status.ok()) {
+      in.Fail(std::string(name) + ": " + std::string(status.message()));
+    }
   }
 
   void ReadDTypes(JsonReader& in) {
@@ -171,6 +181,34 @@ class TreeReader {
     }
   }
 
+  void ReadPieces(JsonReader& in) {
+    std::string_view name;
+    if (!in.EnterObject()) return;
+    while (in.NextKey(&name)) {
+      LogicalTensor* tensor = FindOwn(name);
+      if (tensor == nullptr) {
+        in.Fail(absl::StrFormat("a piece %s, which is no tensor of the header", Quoted(name)));
+        return;
+      }
+      auto piece = std::make_shared<Piece>();
+      bool fits = in.EnterArray() && in.NextElement() && ReadDims(in, &piece->global_shape) && in.NextElement() &&
+                  ReadDims(in, &piece->offset);
+      if (fits && in.NextElement()) {
+        fits = in.String(&piece->logical_name) && !piece->logical_name.empty() && !in.NextElement();
+      }
+      if (!fits || !in.ok()) {
+        in.Fail(absl::StrFormat("what is said of piece %s is not [global shape, offset] or [global shape, offset, logical name]",
+                                Quoted(name)));
+        return;
+      }
+      if (const absl::Status status = CheckPiece(tensor->shape, tensor->dtype, *piece); !status.ok()) {
+        in.Fail(absl::StrFormat("tensor %s: %s", Quoted(name), std::string(status.message())));
+        return;
+      }
+      tensor->piece = std::move(piece);
+    }
+  }
+
   static bool FitsStored(const LogicalTensor& stored, const tensor::Dims& shape, const tensor::Dims& strides) {
     const absl::StatusOr<tensor::Density> density = tensor::Classify(shape, strides);
     if (!density.ok() || *density == tensor::Density::kOverlapping) return false;
@@ -208,6 +246,9 @@ class TreeReader {
       const HeaderTensor* base = FindStored(alias.stored);
       if (base == nullptr || IsBlobName(base->name)) {
         return damaged(absl::StrFormat("its base %s is not in the header", Quoted(alias.stored)));
+      }
+      if (const LogicalTensor* own = FindOwn(alias.stored); own != nullptr && own->piece != nullptr) {
+        return damaged(absl::StrFormat("its base %s is a piece", Quoted(alias.stored)));
       }
       alias.stored_index = static_cast<uint32_t>(base - header_.tensors.data());
       if (const absl::StatusOr<tensor::Density> density = tensor::Classify(alias.shape, alias.strides); !density.ok()) {

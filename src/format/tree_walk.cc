@@ -297,15 +297,32 @@ class TreeWalker {
     return (!text.tensor.empty() && !text.meta) || !text.reference.empty();
   }
 
+  // A part of the boxes that stand in one place, which are all of one logical tensor.
+  absl::Status CheckPart(std::string_view child, uint64_t index, std::string_view* logical_name) {
+    NodeText text;
+    if (!IsObject(child) || !ReadNode(child, &text).ok() || text.tensor.empty() || text.meta) {
+      return Malformed("a part of a composite of pieces is no tensor");
+    }
+    if (next_tensor_ >= tensors_.size()) return absl::OkStatus();   // refused when it is taken
+    const LogicalTensor& tensor = tensors_[next_tensor_];
+    if (tensor.piece == nullptr) return Malformed(absl::StrFormat("its part %s is no piece", Quoted(tensor.name)));
+    if (index > 0 && tensor.logical_name() != *logical_name) {
+      return Malformed(absl::StrFormat("its parts are of %s and of %s", Quoted(*logical_name), Quoted(tensor.logical_name())));
+    }
+    *logical_name = tensor.logical_name();
+    return absl::OkStatus();
+  }
+
   absl::Status VisitComposite(const NodeText& text, const TreePlace& place, int depth) {
     if (absl::Status status = CheckComposite(text); !status.ok()) return Malformed(std::string(status.message()));
     const bool sparse = SparseParts(text.node.type) > 0;
     if (visitor_ != nullptr) visitor_->Enter(At(place), Container::kComposite, text.node);
     uint64_t index = 0;
-    std::string_view child;
+    std::string_view child, logical_name;
     if (!text.children.empty()) {
       for (CheckedJson children(text.children); children.NextElement(&child); ++index) {
         if (sparse && !IsTensor(child)) return Malformed("a part of a sparse tensor is no tensor");
+        if (text.node.type == kPiecesKind) NEVE_RETURN_IF_ERROR(CheckPart(child, index, &logical_name));
         NEVE_RETURN_IF_ERROR(Visit(child, {Role::kPart, {}, nullptr, index, place.depth + 1}, sparse ? depth : depth + 1));
       }
     }
@@ -361,6 +378,7 @@ absl::Status CheckRoot(const Structure& structure) {
     tensors.reserve(structure.tensors.size());
     for (const TensorSpec& spec : structure.tensors) {
       tensors.push_back({spec.name, spec.dtype, spec.shape, spec.strides, spec.name});
+      tensors.back().piece = spec.piece;
     }
     std::string_view root = structure.tree;
     root.remove_prefix(root.find_first_not_of(kJsonSpace));

@@ -23,6 +23,9 @@ struct Structure;
 // From the first to the last byte of a tensor, holes included, is at most so far: a file cannot ask for more memory than there is.
 inline constexpr uint64_t kSpanBytesMax = uint64_t{1} << 44;
 
+// The composite of several boxes of one logical tensor.
+inline constexpr std::string_view kPiecesKind = "pieces";
+
 inline constexpr uint64_t kTreeNamesBytesMax = uint64_t{1} << 28;   // and 64 times the tree's own bytes
 
 // Where a node stands. Holds during the call that it is given to.

@@ -29,6 +29,12 @@ struct State {
     addresses.push_back(reinterpret_cast<const void*>(address));
     return *this;
   }
+  // The last tensor is a box of a logical tensor.
+  State& AsPiece(tensor::Dims global_shape, tensor::Dims offset, std::string logical_name = "") {
+    structure.tensors.back().piece =
+        std::make_shared<Piece>(Piece{std::move(global_shape), std::move(offset), std::move(logical_name)});
+    return *this;
+  }
   absl::StatusOr<std::shared_ptr<const Layout>> TryBuild() const {
     return Layout::Build(std::make_shared<Structure>(structure), addresses, capacities);
   }

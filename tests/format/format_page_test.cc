@@ -116,6 +116,16 @@ TEST(FormatPageTest, TheExampleIsReadBack) {
   EXPECT_EQ((*tensors)[0].stored, "tied");
 }
 
+TEST(FormatPageTest, ThePieceIsWhatTheLayoutWrites) {
+  const auto layout = State().Add("w", DType::kF32, {4, 3}, {}, 0x1000).AsPiece({8, 3}, {4, 0}).Build();
+  const std::string entry = R"("w":{"dtype":"F32","shape":[4,3],"data_offsets":[0,48]})", part = R"("piece":{"w":[[8,3],[4,0]]})";
+  EXPECT_NE(HeaderOf(*layout).find(entry), std::string::npos);
+  EXPECT_NE(Parsed(*layout).FindMetadata("neve.tree")->find(part), std::string::npos);
+  const std::string page = Page();
+  EXPECT_NE(page.find(entry), std::string::npos);
+  EXPECT_NE(page.find(part), std::string::npos);
+}
+
 TEST(FormatPageTest, TheConstantsAreThoseOfTheCode) {
   const std::string page = Page();
   for (const auto& [name, value] : std::vector<std::pair<std::string, uint64_t>>{{"kPageBytes", kPageBytes},

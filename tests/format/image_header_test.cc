@@ -339,6 +339,19 @@ TEST(LogicalTensorsTest, TreesThatContradictTheHeaderAreDamaged) {
   EXPECT_THAT(damaged(R"({"alias":[[1,"a","a",0,"U8",[1],[1]]]})"), HasSubstr("two tensors"));
   EXPECT_THAT(damaged(R"({"alias":[[1,"x","a",0,"U8",[1]]]})"), HasSubstr("an alias is not"));
   EXPECT_THAT(damaged(R"([])"), HasSubstr("expected an object"));
+  EXPECT_THAT(damaged(R"({"piece":{"b":[[4],[0]]}})"), HasSubstr("\"b\", which is no tensor"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[3],[0]]}})"), HasSubstr("does not lie in its global shape"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[5]]}})"), HasSubstr("[5:9] does not lie"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[9223372036854775807]]}})"), HasSubstr("does not lie"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[-1]]}})"), HasSubstr("negative"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8,1],[0,0]]}})"), HasSubstr("1 dimensions"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[9223372036854775807],[0]]}})"), HasSubstr("overflow"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8]]}})"), HasSubstr("not [global shape"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[0],""]}})"), HasSubstr("not [global shape"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[0],"neve.base.3"]}})"), HasSubstr("reserved"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[0],"x",1]}})"), HasSubstr("not [global shape"));
+  EXPECT_THAT(damaged(R"({"piece":{"a":[[8],[0]]},"alias":[[1,"x","a",0,"U8",[1],[1]]]})"), HasSubstr("is a piece"));
+  EXPECT_THAT(damaged(R"({"piece":{"x":[[8],[0]]},"alias":[[1,"x","a",0,"U8",[1],[1]]]})"), HasSubstr("no tensor of the header"));
 }
 
 TEST(LogicalTensorsTest, OtherVersionsAreUnsupported) {

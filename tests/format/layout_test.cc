@@ -394,5 +394,66 @@ TEST(LayoutTest, RandomStatesComeBackAsTheyWere) {
   }
 }
 
+// ---- pieces ----
+
+TEST(LayoutTest, DCP_06_PiecesComeBackWithTheirPlaceInTheLogicalTensor) {
+  const auto layout = State()
+                          .Add("w", DType::kF32, {4, 3}, {}, 0x1000)
+                          .AsPiece({8, 3}, {4, 0})
+                          .Add("w~#2", DType::kF32, {1, 3}, {}, 0x2000)
+                          .AsPiece({8, 3}, {2, 0}, "w")
+                          .Add("none", DType::kC128, {0, 3}, {}, 0)
+                          .AsPiece({2, 3}, {2, 0})
+                          .Add("scalar", DType::kF64, {}, {}, 0x3000)
+                          .AsPiece({}, {})
+                          .Add("plain", DType::kF32, {2}, {}, 0x4000)
+                          .Build();
+  const std::vector<LogicalTensor> logical = Logical(*layout);
+  ASSERT_EQ(logical.size(), 5u);
+  ASSERT_NE(logical[0].piece, nullptr);
+  EXPECT_EQ(logical[0].shape, (tensor::Dims{4, 3}));
+  EXPECT_EQ(logical[0].piece->global_shape, (tensor::Dims{8, 3}));
+  EXPECT_EQ(logical[0].piece->offset, (tensor::Dims{4, 0}));
+  EXPECT_EQ(logical[0].logical_name(), "w");
+  EXPECT_EQ(logical[1].logical_name(), "w");
+  EXPECT_EQ(logical[1].name, "w~#2");
+  ASSERT_NE(logical[2].piece, nullptr);
+  EXPECT_EQ(logical[2].dtype, DType::kC128);
+  EXPECT_EQ(logical[2].shape, (tensor::Dims{0, 3}));
+  ASSERT_NE(logical[3].piece, nullptr);
+  EXPECT_EQ(logical[4].piece, nullptr);
+  EXPECT_EQ(logical[4].logical_name(), "plain");
+}
+
+TEST(LayoutTest, PiecesAreStoredOnTheirOwnWhateverMemoryTheyShare) {
+  const auto layout = State()
+                          .Add("embed", DType::kF32, {4, 3}, {}, 0x1000)
+                          .AsPiece({8, 3}, {0, 0})
+                          .Add("head", DType::kF32, {4, 3}, {}, 0x1000)
+                          .AsPiece({8, 3}, {0, 0})
+                          .Add("view", DType::kF32, {3}, {}, 0x1000)
+                          .Build();
+  for (const LogicalTensor& tensor : Logical(*layout)) EXPECT_FALSE(tensor.alias) << tensor.name;
+  EXPECT_EQ(layout->image_bytes() - layout->header_bytes(), 48u + 48u + 12u);
+}
+
+TEST(LayoutTest, PiecesThatDoNotLieInTheirLogicalTensorAreRefused) {
+  const auto refused = [](State state) {
+    const auto layout = state.TryBuild();
+    EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument) << layout.status();
+    return Message(layout.status());
+  };
+  const auto box = [] { return State().Add("w", DType::kF32, {4, 3}, {}, 0x1000); };
+  EXPECT_THAT(refused(box().AsPiece({8, 3}, {5, 0})), HasSubstr("\"w\": the piece [5:9, 0:3] does not lie in its global shape"));
+  EXPECT_THAT(refused(box().AsPiece({8, 3}, {-1, 0})), HasSubstr("does not lie"));
+  EXPECT_THAT(refused(box().AsPiece({8, 2}, {0, 0})), HasSubstr("dimension 1"));
+  EXPECT_THAT(refused(box().AsPiece({8}, {0})), HasSubstr("2 dimensions"));
+  EXPECT_THAT(refused(box().AsPiece({int64_t{1} << 40, int64_t{1} << 40}, {0, 0})), HasSubstr("overflow"));
+  EXPECT_THAT(refused(box().AsPiece({int64_t{1} << 40, int64_t{1} << 22}, {0, 0})), HasSubstr("overflow"));
+  EXPECT_THAT(refused(box().AsPiece({8, 3}, {0, 0}, "neve.blob.0")), HasSubstr("reserved"));
+  EXPECT_THAT(refused(box().AsPiece({8, 3}, {0, 0}, "\xff")), HasSubstr("UTF-8"));
+  EXPECT_THAT(refused(State().Add("w", DType::kF32, {4, 3}, {1, 1}, 0x1000).AsPiece({8, 3}, {0, 0})), HasSubstr("share memory"));
+}
+
 }  // namespace
 }  // namespace neve::format

@@ -172,6 +172,18 @@ TEST(TreeWalkTest, NodesMustBeOfAKindAndWhole) {
   EXPECT_THAT(Refused(With(R"({"o":"generator"})")), HasSubstr("without its parts"));
 }
 
+TEST(TreeWalkTest, BoxesThatStandInOnePlaceAreOfOneLogicalTensor) {
+  const auto boxes = [](const std::string& parts, const std::string& pieces) {
+    return With(R"({"d":[["w",{"o":"pieces","c":[)" + parts + "]}]]}", "", "{\"piece\":{" + pieces + "}}").Add("w", 2).Add("w~#2", 2);
+  };
+  const std::string first = R"("w":[[8],[0]])";
+  EXPECT_TRUE(CheckTree(boxes(R"({"T":1},{"T":1})", first + R"(,"w~#2":[[8],[4],"w"])").Header()).ok());
+  EXPECT_THAT(Refused(boxes(R"({"T":1},{"T":1})", first)), HasSubstr("its part \"w~#2\" is no piece"));
+  EXPECT_THAT(Refused(boxes(R"({"T":1},{"T":1})", first + R"(,"w~#2":[[8],[4]])")), HasSubstr("of \"w\" and of \"w~#2\""));
+  EXPECT_THAT(Refused(boxes(R"({"T":1},{"d":[1]})", first)), HasSubstr("is no tensor"));
+  EXPECT_THAT(Refused(boxes(R"({"T":1},{"T":1},{"T":1})", first + R"(,"w~#2":[[8],[4],"w"])")), HasSubstr("more tensors"));
+}
+
 TEST(TreeWalkTest, BlobsMustBeThereOnce) {
   EXPECT_THAT(Refused(With(R"({"b":7})")), HasSubstr("no neve.blob.7"));
   EXPECT_THAT(Refused(With(R"({"b":"7"})")), HasSubstr("not of its type"));

@@ -1,0 +1,158 @@
+// Images of the C API over the C++ one: conversions only.
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error/status.h"
+#include "capi/handles.h"
+#include "neve/engine.h"
+#include "neve/neve.h"
+
+using neve::capi::Dump;
+using neve::capi::GiveString;
+using neve::capi::Guarded;
+using neve::capi::Json;
+
+extern "C" {
+
+neve_code neve_image_open(const char* path, neve_image** image, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (path == nullptr || image == nullptr) return neve::Invalid("the path or the place for the image is null");
+    *image = nullptr;
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> opened, neve::OpenImageFile(path));
+    *image = new neve_image{std::move(opened)};
+    return absl::OkStatus();
+  });
+}
+
+void neve_image_destroy(neve_image** image) {
+  if (image == nullptr) return;
+  delete *image;
+  *image = nullptr;
+}
+
+neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || json == nullptr) return neve::Invalid("the image or the place for the text is null");
+    Json document = Json::parse(neve::ToJson(image->image->info()));
+    document["image_bytes"] = image->image->image_bytes();
+    document["has_digests"] = image->image->has_digests();
+    document["sources"] = image->image->Sources();
+    GiveString(json, Dump(document));
+    return absl::OkStatus();
+  });
+}
+
+const void* neve_image_header(const neve_image* image, size_t* bytes) {
+  if (image == nullptr) {
+    if (bytes != nullptr) *bytes = 0;
+    return nullptr;
+  }
+  if (bytes != nullptr) *bytes = image->image->header().size();
+  return image->image->header().data();
+}
+
+neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr) return neve::Invalid("the image is null");
+    if (ranges == nullptr || ranges->struct_size < sizeof(neve_ranges)) {
+      return neve::Invalid("the ranges are null or older than this library");
+    }
+    if (ranges->count != 0 && (ranges->offsets == nullptr || ranges->bytes == nullptr || ranges->targets == nullptr)) {
+      return neve::Invalid("offsets, bytes and targets are needed");
+    }
+    std::vector<neve::ReadRange> list(ranges->count);
+    size_t at = 0;
+    for (size_t i = 0; i < ranges->count; ++i) {
+      neve::ReadRange& range = list[i];
+      range.offset = ranges->offsets[i];
+      range.bytes = ranges->bytes[i];
+      range.target = ranges->targets[i];
+      if (ranges->ranks == nullptr || ranges->ranks[i] < 0) continue;
+      if (ranges->item_bytes == nullptr || (ranges->ranks[i] > 0 && (ranges->extents == nullptr || ranges->strides == nullptr))) {
+        return neve::Invalid("strided ranges need extents, strides and item_bytes");
+      }
+      range.rank = ranges->ranks[i];
+      range.extents = ranges->extents + at;
+      range.strides = ranges->strides + at;
+      range.item_bytes = ranges->item_bytes[i];
+      at += static_cast<size_t>(ranges->ranks[i]);
+    }
+    return image->image->Read(list, {ranges->written, ranges->written == nullptr ? 0 : ranges->count});
+  });
+}
+
+size_t neve_image_tensor_count(neve_image* image) {
+  if (image == nullptr) return 0;
+  size_t count = 0;
+  Guarded(nullptr, [&]() -> absl::Status {
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    count = tensors->count();
+    return absl::OkStatus();
+  });
+  return count;
+}
+
+neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* info, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || info == nullptr || info->struct_size != sizeof(*info)) {
+      return neve::Invalid("neve_image_tensor_describe needs an image and an info made by NEVE_TENSOR_INFO_INIT");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    if (index >= tensors->count()) {
+      return neve::Invalid("tensor " + std::to_string(index) + " of " + std::to_string(tensors->count()));
+    }
+    const neve::TensorInfo found = tensors->at(index);
+    info->name = found.name.data();
+    info->name_bytes = found.name.size();
+    info->dtype = static_cast<uint8_t>(found.dtype);
+    info->rank = static_cast<uint8_t>(found.shape.size());
+    info->extents = found.shape.data();
+    info->strides = found.strides.data();
+    info->bytes = found.bytes;
+    static constexpr int64_t kNoDimension = 0;   // so that a piece without dimensions is told from what is none
+    const auto dims_of = [&](std::span<const int64_t> dims) { return dims.data() == nullptr ? &kNoDimension : dims.data(); };
+    info->global_extents = found.piece ? dims_of(found.global_shape) : nullptr;
+    info->offsets = found.piece ? dims_of(found.offset) : nullptr;
+    info->logical_name = found.piece ? found.logical_name.data() : nullptr;
+    info->logical_name_bytes = found.logical_name.size();
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* index, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || name == nullptr || index == nullptr) {
+      return neve::Invalid("neve_image_tensor_find needs an image, a name and a place for the index");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    const std::optional<size_t> found = tensors->Find(name);
+    if (!found.has_value()) return neve::NotFound(std::string("the image holds no tensor \"") + name + "\"");
+    *index = *found;
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
+                                  const int64_t* const* strides, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || (count != 0 && (indexes == nullptr || targets == nullptr))) {
+      return neve::Invalid("neve_image_tensors_read needs an image, indexes and targets");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    std::vector<neve::TensorTarget> wanted(count);
+    for (size_t i = 0; i < count; ++i) wanted[i] = {indexes[i], targets[i], strides == nullptr ? nullptr : strides[i]};
+    return tensors->Read(wanted);
+  });
+}
+
+neve_code neve_image_verify(neve_image* image, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr) return neve::Invalid("the image is null");
+    return image->image->VerifyAll();
+  });
+}
+
+}  // extern "C"
