@@ -258,25 +258,20 @@ absl::Status EngineImpl::BeginLife() {
 
 absl::StatusOr<std::vector<std::string>> EngineImpl::DueTiers(const SaveRequest& request) const {
   std::vector<std::string> due;
-  const auto wanted = [&](const std::string& name, uint64_t every) {
+  due.reserve(1 + durable_.size());
+  const auto is_due = [&](const std::string& name, uint64_t every) {
     if (request.to.empty()) return request.step % every == 0;
     return std::find(request.to.begin(), request.to.end(), name) != request.to.end();
   };
-  std::vector<std::string> known;
-  if (ram_.has_value()) {
-    known.push_back("ram");
-    if (wanted("ram", ram_->every)) due.push_back("ram");
-  }
+  if (ram_.has_value() && is_due("ram", ram_->every)) due.push_back("ram");
   for (const auto& durable : durable_) {
-    known.push_back(durable->name);
-    if (wanted(durable->name, durable->config.every)) due.push_back(durable->name);
+    if (is_due(durable->name, durable->config.every)) due.push_back(durable->name);
   }
   for (const std::string& name : request.to) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      std::string list;
-      for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
-      return Invalid(absl::StrFormat("to=\"%s\": no such tier here; there are %s", name, list));
-    }
+    if (std::find(due.begin(), due.end(), name) != due.end()) continue;
+    std::string list = ram_.has_value() ? "ram" : "";
+    for (const auto& durable : durable_) list += (list.empty() ? "" : ", ") + durable->name;
+    return Invalid(absl::StrFormat("to=\"%s\": no such tier here; there are %s", name, list));
   }
   return due;
 }

@@ -11,6 +11,7 @@ namespace neve {
 
 TicketImpl::TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks)
     : step_(step), save_(save), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), many_(ranks > 1) {
+  stages_.reserve(due.size() + 3);
   stages_.push_back({"captured"});
   for (std::string& name : due) {
     if (many_) complete_in_.push_back({name});

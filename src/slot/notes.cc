@@ -1,12 +1,15 @@
 #include "slot/notes.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/codec/text.h"
+#include "format/json_text.h"
 #include "slot/slot_header.h"
 
 namespace neve::slot {
@@ -14,9 +17,16 @@ namespace {
 
 using nlohmann::json;
 
-json EncodeNumber(double value) {
-  if (std::isfinite(value)) return value;
-  return json{{"number", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
+void AppendDouble(double value, std::string* out) {
+  if (!std::isfinite(value)) {
+    out->append(std::isnan(value) ? R"({"number":"nan"})" : value > 0 ? R"({"number":"inf"})" : R"({"number":"-inf"})");
+    return;
+  }
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;   // the shortest that reads back as the same
+  const std::string_view text(digits, static_cast<size_t>(end - digits));
+  out->append(text);
+  if (text.find_first_of(".e") == std::string_view::npos) out->append(".0");    // still no whole number
 }
 
 std::optional<TagValue> DecodeTag(const json& value) {
@@ -44,32 +54,42 @@ absl::Status CheckText(std::string_view text, std::string_view what) {
 
 }  // namespace
 
+// Written on the step path: one allocation, by hand.
 absl::StatusOr<std::string> EncodeNotes(const Tags& tags, const std::map<std::string, std::string>& provenance) {
-  json encoded_tags = json::object(), encoded_provenance = json::object();
-  for (const auto& [name, value] : tags) {
+  std::string out;
+  out.reserve(512);
+  out.append("{\"tags\":{");
+  for (bool first = true; const auto& [name, value] : tags) {
     NEVE_RETURN_IF_ERROR(CheckText(name, "a tag's name"));
+    if (!std::exchange(first, false)) out.push_back(',');
+    format::AppendJsonString(name, &out);
+    out.push_back(':');
     if (const auto* text = std::get_if<std::string>(&value)) {
-      NEVE_RETURN_IF_ERROR(CheckText(*text, "tag '" + name + "'"));
-      encoded_tags[name] = *text;
+      if (!codec::IsValidUtf8(*text)) return Invalid("tag '" + name + "' is not valid UTF-8");
+      format::AppendJsonString(*text, &out);
     } else if (const auto* number = std::get_if<double>(&value)) {
-      encoded_tags[name] = EncodeNumber(*number);
+      AppendDouble(*number, &out);
     } else if (const auto* integer = std::get_if<int64_t>(&value)) {
-      encoded_tags[name] = *integer;
+      format::AppendNumber(*integer, &out);
     } else {
-      encoded_tags[name] = std::get<bool>(value);
+      out.append(std::get<bool>(value) ? "true" : "false");
     }
   }
-  for (const auto& [name, text] : provenance) {
+  out.append("},\"provenance\":{");
+  for (bool first = true; const auto& [name, text] : provenance) {
     NEVE_RETURN_IF_ERROR(CheckText(name, "a name in the provenance"));
-    NEVE_RETURN_IF_ERROR(CheckText(text, "provenance '" + name + "'"));
-    encoded_provenance[name] = text;
+    if (!codec::IsValidUtf8(text)) return Invalid("provenance '" + name + "' is not valid UTF-8");
+    if (!std::exchange(first, false)) out.push_back(',');
+    format::AppendJsonString(name, &out);
+    out.push_back(':');
+    format::AppendJsonString(text, &out);
   }
-  std::string encoded = json{{"tags", std::move(encoded_tags)}, {"provenance", std::move(encoded_provenance)}}.dump();
-  if (encoded.size() > kNotesBytesMax) {
-    return Invalid(absl::StrFormat("tags and provenance take %d bytes as text, the limit is %d: shorten the tags",
-                                   encoded.size(), kNotesBytesMax));
+  out.append("}}");
+  if (out.size() > kNotesBytesMax) {
+    return Invalid(absl::StrFormat("tags and provenance take %d bytes as text, the limit is %d: shorten the tags", out.size(),
+                                   kNotesBytesMax));
   }
-  return encoded;
+  return out;
 }
 
 absl::StatusOr<Notes> DecodeNotes(std::string_view text) {

@@ -31,8 +31,8 @@ TEST_F(EngineAllocationTest, ASteadySaveAllocatesAHandfulHoweverLargeTheState) {
   const testing::Allocated little = SteadySave(small);
   ASSERT_TRUE(Open({"ram:?slots=3", "file:" + folder_ + "?keep=2"}).ok());
   const testing::Allocated much = SteadySave(large);
-  EXPECT_LE(little.count, 64u);
-  EXPECT_LE(little.bytes, 8192u);
+  EXPECT_LE(little.count, 24u);
+  EXPECT_LE(little.bytes, 4096u);
   EXPECT_EQ(much.count, little.count);
   EXPECT_LE(much.bytes, little.bytes + 2 * 16 * 6);   // the digests of its 6 chunks, in the record
   std::printf("a steady save allocates %llu times, %llu bytes in all\n", static_cast<unsigned long long>(little.count),
