@@ -37,7 +37,7 @@ __all__ = [
 
 # Loaded when first asked for, so that `import neve` stays quick.
 _LAZY: Dict[str, str] = {
-    "Checkpointer": "checkpointer", "Save": "checkpointer", "Ticket": "ticket", "Found": "_restore", "save": "files",
+    "Checkpointer": "checkpointer", "Save": "checkpointer", "Ticket": "ticket", "Found": "_restore", "Piece": "_pieces", "save": "files",
     "load": "files", "async_save": "files", "patch_torch": "files",
 }
 

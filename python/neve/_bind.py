@@ -12,7 +12,8 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import _names, _overlap, _tensors, _values
+from . import _bind_pieces, _names, _optimizers, _overlap, _tensors, _values
+from ._bind_pieces import PieceReads
 from ._image import Header, Logical
 from ._objects import StateCheck
 from ._rebuild import Builder, Tensors, array_dtype, set_generator
@@ -31,8 +32,8 @@ _REPLACEABLE = (type(None), bool, int, float, complex, str, bytes)
 class Binder:
     """Matches a saved tree with a target."""
 
-    def __init__(self, header: Header, tensors: Tensors, builder: Builder, select: Select) -> None:
-        self._header, self._tensors, self._builder, self._select = header, tensors, builder, select
+    def __init__(self, header: Header, tensors: Tensors, builder: Builder, select: Select, pieces: PieceReads) -> None:
+        self._header, self._tensors, self._builder, self._select, self._pieces = header, tensors, builder, select, pieces
         self.missing: List[str] = []      # in the target, not saved
         self.unexpected: List[str] = []   # saved, no place for it
         self.different: List[str] = []    # "name: what differs"
@@ -86,6 +87,12 @@ class Binder:
         return lambda: target
 
     def _load_state(self, node: Saved, target: Any) -> Step:
+        torch = _tensors.loaded_torch()
+        optimizer = torch is not None and isinstance(target, torch.optim.Optimizer)
+        if self._pieces.saved_in_boxes(node) or _bind_pieces.state_in_boxes(target):
+            return self._load_optimizer(node, target) if optimizer else self._load_filled(node, target)
+        if optimizer and _optimizers.has_names(target, node) and not is_partial(node):
+            return self._load_optimizer(node, target)
         check = StateCheck(node, target, self._select, self._unfit)
         if not check.known and is_partial(node):
             self.different.append(f"{node.name or 'the state'}: {type(target).__name__}.load_state_dict() takes all of a state, "
@@ -98,11 +105,54 @@ class Binder:
         for name, key in check.filled.items():
             self._undo[name] = partial(check.leave_out, key)
         self._tensors.want_all(node)
+        return self._loading(node, target, lambda: check.load(self._builder.build(node)))
 
-        def load() -> Any:
+    def _load_filled(self, node: Saved, target: Any) -> Step:
+        """An object some of whose tensors are boxes: its own state is filled in place, and then given to it."""
+        torch = _tensors.loaded_torch()
+        state = target.state_dict()
+        module = torch is not None and isinstance(target, torch.nn.Module)
+        if module and isinstance(node, SavedDict):
+            kept = [(key, child) for key, child in zip(node.keys, node.children) if key in state]
+            self.unexpected += [child.name for key, child in zip(node.keys, node.children) if key not in state]
+            node = SavedDict(node.name, [key for key, _ in kept], [child for _, child in kept], node.kind, None, True)
+        fill = self.bind(node, state)
+        return self._loading(node, target, lambda: target.load_state_dict(fill(), strict=False) if module
+                             else target.load_state_dict(fill()))
+
+    def _load_optimizer(self, node: Saved, target: Any) -> Step:
+        """An optimizer whose parameters are boxes or have names: each entry is laid out as its parameter is here."""
+        matched, why_not = _optimizers.match(target, node)
+        if matched is None or is_partial(node):
+            self.different.append(f"{node.name or 'the state'}: " + (why_not or "include= leaves some of an optimizer's state out"))
+            self.impossible = True
+            return lambda: target
+        parameters = [parameter for group in target.param_groups for parameter in group["params"]]
+        steps: Dict[int, Step] = {}
+        saved_state = _optimizers.child_of(node, "state")
+        for index, (key, parameter) in enumerate(zip(matched.entries, parameters)):
+            entry = _optimizers.child_of(saved_state, key)
+            if isinstance(entry, SavedDict):
+                ours = target.state.get(parameter, {})
+                into = {}
+                for part, child in zip(entry.keys, entry.children):
+                    tensor = child.target if isinstance(child, SavedReference) else child
+                    whole = self._pieces.whole(tensor) if isinstance(tensor, SavedTensor) else None
+                    into[part] = _optimizers.target_of(parameter, ours.get(part), whole, child.name)
+                steps[index] = self._bind_dict(entry, into)
+            elif entry is not None:
+                steps[index] = _constant(_optimizers.plain(entry))
+        rest = _without(node, "state")
+        self._tensors.want_all(rest)
+        return self._loading(node, target, lambda: target.load_state_dict(_optimizers.arranged(
+            self._builder.build(rest), {index: step() for index, step in steps.items()}, matched, target)))
+
+    def _loading(self, node: Saved, target: Any, load: Callable[[], Any]) -> Step:
+        """The step that gives an object its state."""
+        def give() -> Any:
             self._tensors.written.append(node.name or "the state")
             try:
-                check.load(self._builder.build(node))
+                load()
             except Error:
                 raise
             except Exception as error:
@@ -110,13 +160,15 @@ class Binder:
                               f"saved: {error}") from error
             return target
 
-        return load
+        return give
 
     # ---- Tensors ----
 
     def _bind_tensor(self, node: SavedTensor, target: Any, name: str) -> Step:
         if isinstance(target, _REPLACEABLE):
             return self._fresh(node)
+        if self._header.tensors[node.index].name in self._header.pieces or _bind_pieces.holds_boxes(target):
+            return self._bind_boxes(node, target, name)
         text = self._unfit(node, target, name)
         if text is not None:
             self.different.append(text)
@@ -149,6 +201,31 @@ class Binder:
         self._keep.append(target)
         self._places.append(_place(name, logical, target, text if isinstance(text, str) else None))
         return None
+
+    def _bind_boxes(self, node: SavedTensor, target: Any, name: str) -> Step:
+        """A place that is a box, or several, of a logical tensor, in the save or in the target."""
+        whole = self._pieces.whole(node)
+        held = _bind_pieces.boxes_of(target, name)
+        if held is None:
+            self.different.append(f"{name}: saved as a tensor, in the target a {type(target).__name__}")
+            return lambda: target
+        kind = whole.dtype.name if "dt" not in node.extra else node.extra["dt"]
+        for offset, memory in held.boxes:
+            refused = _why_not_writable(memory)
+            if refused is None and (_bind_pieces.dtype_of(memory), held.global_shape) != (kind, whole.global_shape):
+                refused = (f"{kind} {list(whole.global_shape)} saved, {_bind_pieces.dtype_of(memory)} {list(held.global_shape)} "
+                           "in the target")
+            if refused is not None:
+                self.different.append(f"{name}: {refused}")
+                return lambda: target
+        self._keep.append(target)
+        for offset, memory in held.boxes:
+            place = whole.exactly(offset, tuple(memory.shape))
+            if place is None:
+                self._pieces.want(name, whole, offset, memory)
+            elif 0 not in memory.shape:   # the box that was saved, as where the layout has not changed
+                self._tensors.want(SavedTensor(name, place, {}), memory)
+        return lambda: target
 
     def _bind_meta(self, node: SavedMeta, target: Any) -> Step:
         torch = _tensors.loaded_torch()
@@ -190,6 +267,10 @@ class Binder:
         return fill
 
     def _bind_list(self, node: SavedList, target: Any) -> Step:
+        if node.name.rpartition(".")[2] == "param_groups":
+            order = self._order_of_groups(node, target, node.name)
+            if order is not None:
+                node = SavedList(node.name, [node.children[index] for index in order], node.kind)
         steps: List[Step] = []
         for index, child in enumerate(node.children):
             if index < len(target):
@@ -217,6 +298,14 @@ class Binder:
             return fill
         rest = list(target[len(steps):])
         return lambda: self._builder.sequence(node, [step() for step in steps] + rest)
+
+    def _order_of_groups(self, saved: Any, target: Any, name: str) -> Optional[List[int]]:
+        """Which saved parameter group each of the target's is, where their parameters are named and stand in another order."""
+        try:
+            return _optimizers.order_of_groups(saved, target)
+        except ValueError as error:
+            self.different.append(f"{name}: {error}")
+            return None
 
     def _note_missing(self, name: str, target: Any, saved_keys: Any) -> None:
         for key in target:
@@ -270,6 +359,9 @@ class Binder:
         return fill
 
     def _bind_value_list(self, value: List[Any], target: List[Any], name: str) -> Step:
+        if name.rpartition(".")[2] == "param_groups":
+            order = self._order_of_groups(value, target, name)
+            value = value if order is None else [value[index] for index in order]
         if len(value) != len(target) or not any(isinstance(item, (dict, list, tuple)) for item in value):
             if not _holds_tensor(target):
                 def replace() -> Any:
@@ -294,6 +386,8 @@ class Binder:
     def _bind_composite(self, node: SavedComposite, target: Any) -> Step:
         if isinstance(target, _REPLACEABLE):
             return self._fresh(node)
+        if node.kind == "pieces":
+            return self._bind_tensor(node.children[0], target, node.name)   # type: ignore[arg-type]
         if node.kind == "state":
             if _has_state(target):
                 return self._load_state(node.children[0], target)
@@ -346,6 +440,18 @@ class Binder:
 
 def _constant(value: Any) -> Step:
     return lambda: value
+
+
+def _without(node: Saved, key: str) -> Saved:
+    """A saved dictionary without one of its keys."""
+    if isinstance(node, SavedComposite):
+        node = node.children[0]
+    if isinstance(node, (SavedValue, SavedBlob)) and isinstance(node.value, dict):
+        return SavedValue(node.name, {name: value for name, value in node.value.items() if name != key})
+    if not isinstance(node, SavedDict):
+        return node
+    kept = [(name, child) for name, child in zip(node.keys, node.children) if name != key]
+    return SavedDict(node.name, [name for name, _ in kept], [child for _, child in kept], node.kind, node.attributes, node.partial)
 
 
 def _has_state(target: Any) -> bool:

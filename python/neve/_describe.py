@@ -12,9 +12,10 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 
 from . import _abi, _tensors
 from ._library import call, library
+from ._pieces import Part
 from ._template import Changed, Collected, Numbering, Template
 from ._waiting import collector_paused
-from ._walk import Walker
+from ._walk import Spec, Walker
 from .errors import Internal
 
 _CHUNK = 256   # tensors looked at together: their fields stay in the processor's cache from one pass to the next
@@ -167,10 +168,22 @@ class Structure:
             extents=_int64s([extent for spec in self.specs for extent in spec.shape]),
             strides=_int64s([stride for spec in self.specs for stride in spec.strides]),
         )
+        if any(spec.part is not None for spec in self.specs):
+            _declare_pieces(tensors, self.specs)
         tree = self.tree.encode("utf-8")
         state = ctypes.c_void_p()
         call("neve_state_create", ctypes.byref(tensors), tree, len(tree), self.blob_count, ctypes.byref(state))
         return state
+
+
+def _declare_pieces(tensors: Any, specs: Sequence[Spec]) -> None:
+    """Says which of the tensors are boxes of larger ones."""
+    parts = [spec.part or Part(spec.shape, (0,) * len(spec.shape)) for spec in specs]
+    names = [part.logical.encode("utf-8") if part.logical else None for part in parts]
+    tensors.pieces = (ctypes.c_uint8 * len(specs))(*[spec.part is not None for spec in specs])
+    tensors.global_extents = _int64s([extent for part in parts for extent in part.global_shape])
+    tensors.offsets = _int64s([begin for part in parts for begin in part.offset])
+    tensors.logical_names = (ctypes.c_char_p * len(specs))(*names)
 
 
 def _int64s(numbers: List[int]) -> Any:

@@ -10,8 +10,9 @@ import weakref
 from array import array
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _abi, _tensors
+from . import _abi, _pieces, _tensors
 from ._library import call, call_json, library
+from ._pieces import Part
 from ._tensors import DType, Shape
 from .errors import Damaged, Error, Exhausted, Unsupported
 
@@ -56,6 +57,18 @@ class Range(NamedTuple):
     item_bytes: int = 1
 
 
+class Box(NamedTuple):
+    """A box of one of the image's tensors, in coordinates of the logical tensor, and the memory it goes to."""
+
+    label: str
+    index: int        # of the tensor, in Header.tensors
+    offset: Shape
+    extent: Shape
+    address: int
+    strides: Shape    # of the memory, in elements
+    bytes: int
+
+
 class Header:
     """The parsed header of an image or of any safetensors file. Raises :class:`neve.Damaged` where it contradicts itself."""
 
@@ -75,6 +88,7 @@ class Header:
             self.stored: Dict[str, Stored] = {}
             self._is_ours = tree is not None
             own = self._read_entries(content, begin, parts.get("strided", {}), parts.get("dtype", {}))
+            self.pieces: Dict[str, Part] = self._read_pieces(own, parts.get("piece", {}))
             self.tensors: List[Logical] = self._with_aliases(own, parts.get("alias", []))
         except RecursionError:
             raise Damaged("its header is nested too deep") from None
@@ -117,6 +131,21 @@ class Header:
             else:
                 raise Damaged(f"tensor {name!r} has {size} bytes, which do not fit its shape {list(shape)}")
         return own
+
+    @staticmethod
+    def _read_pieces(own: List[Logical], stated: Dict[str, Any]) -> Dict[str, Part]:
+        """Which of the stored tensors are boxes of larger ones."""
+        if not stated:
+            return {}
+        shapes = {tensor.name: tensor.shape for tensor in own}
+        pieces = {}
+        for name, (global_shape, offset, *logical) in stated.items():
+            part = Part(_shape(global_shape), _shape(offset), *logical)
+            wrong = _pieces.outside(shapes[name], part.global_shape, part.offset)
+            if wrong or type(part.logical) is not str:
+                raise Damaged(f"the piece {name!r} {wrong or 'has no name of a logical tensor'}")
+            pieces[name] = part
+        return pieces
 
     def _with_aliases(self, own: List[Logical], aliases: Sequence[Any]) -> List[Logical]:
         self.aliased = {alias[2] for alias in aliases}   # header entries whose memory several tensors share
@@ -225,6 +254,39 @@ class Image:
         """One save as an object of `neve ls --json`, with "image_bytes", "has_digests" and "sources" added."""
         description: Dict[str, Any] = call_json("neve_image_describe", self._handle)
         return description
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it is the images of all ranks of a save, seen as one: each logical tensor whole, the trees merged."""
+        return bool(library().neve_image_is_global(self._handle))
+
+    def global_image(self, take_rank0: Optional[bytes] = None) -> "Image":
+        """The global image of the same save. Waits for no other rank."""
+        handle = ctypes.c_void_p()
+        call("neve_image_global", self._handle, take_rank0, ctypes.byref(handle))
+        return Image(handle)
+
+    def read_boxes(self, boxes: Sequence[Box], touched: Optional[List[str]] = None) -> None:
+        """Fills the boxes' memory. `touched` gets the labels of boxes that were written, also when an error is raised."""
+        count = len(boxes)
+        if not count:
+            return
+        written = (ctypes.c_uint8 * count)()
+        tensors = array("Q", [box.index for box in boxes])
+        offsets = array("q", [number for box in boxes for number in box.offset] or [0])
+        extents = array("q", [number for box in boxes for number in box.extent] or [0])
+        targets = array("Q", [box.address for box in boxes])
+        rows = [array("q", box.strides or (0,)) for box in boxes]
+        strides = array("Q", [row.buffer_info()[0] for row in rows])
+        request = _abi.Boxes.new(
+            count=count, tensors=_pointer(tensors, ctypes.c_size_t), offsets=_pointer(offsets, ctypes.c_int64),
+            extents=_pointer(extents, ctypes.c_int64), targets=targets.buffer_info()[0], strides=strides.buffer_info()[0],
+            written=written)
+        try:
+            call("neve_image_boxes_read", self._handle, ctypes.byref(request))
+        finally:
+            if touched is not None:
+                touched.extend(box.label for box, flag in zip(boxes, written) if flag)
 
     def verify(self) -> None:
         """Verifies every chunk in every tier that holds the image."""

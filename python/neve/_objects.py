@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
-from . import _names, _tensors
-from ._saved import Saved, SavedComposite, SavedDict, SavedMeta, SavedReference, SavedTensor, SavedValue, Select
+from . import _names, _optimizers, _tensors
+from ._optimizers import child_of, items_of
+from ._saved import Saved, SavedComposite, SavedDict, SavedMeta, SavedReference, SavedTensor, Select
 
 Unfit = Callable[[SavedTensor, Any, str], Optional[str]]
 
@@ -86,11 +87,9 @@ class StateCheck:
 
     def _compare_groups(self, node: Saved) -> None:
         """An optimizer refuses another number of parameters; but only once others have been changed."""
-        groups = _child(node, "param_groups")
-        saved = [_length(_child(group, "params")) for group in _items(groups)]
-        ours = [len(group["params"]) for group in self._target.param_groups]
-        if saved != ours and None not in saved:
-            self.different.append(f"{self._name or 'the state'}: groups of {saved} parameters saved, of {ours} in the target")
+        matched, why_not = _optimizers.match(self._target, node)
+        if matched is None and items_of(child_of(node, "param_groups")) is not None:
+            self.different.append(f"{self._name or 'the state'}: {why_not}")
             self.impossible = True
 
 
@@ -110,27 +109,3 @@ def _is_normalization(torch: Any, part: Any) -> bool:
     """Theirs only fills in a counter that very old files lack."""
     kind = torch.nn.modules.batchnorm._NormBase
     return isinstance(part, kind) and type(part)._load_from_state_dict is kind._load_from_state_dict
-
-
-def _child(node: Any, key: str) -> Any:
-    if isinstance(node, SavedValue):
-        node = node.value
-    if isinstance(node, SavedComposite):
-        return _child(node.children[0], key)
-    if isinstance(node, SavedDict):
-        return dict(zip(node.keys, node.children)).get(key)
-    return node.get(key) if isinstance(node, dict) else None
-
-
-def _items(node: Any) -> List[Any]:
-    items = _content(node)
-    return list(items) if isinstance(items, (list, tuple)) else []
-
-
-def _length(node: Any) -> Optional[int]:
-    items = _content(node)
-    return len(items) if isinstance(items, (list, tuple)) else None
-
-
-def _content(node: Any) -> Any:
-    return node.value if isinstance(node, SavedValue) else getattr(node, "children", node)

@@ -10,6 +10,7 @@ from ._image import Header, Image, Logical, Range, alias_pad, touched_shape
 from ._saved import (
     Saved, SavedBlob, SavedComposite, SavedDict, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue,
 )
+from ._pieces import Piece
 from ._template import FACTORY_NAMES, SPARSE_PARTS
 from ._walk import BIT_GENERATORS
 from .errors import Damaged, Error, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
@@ -171,6 +172,16 @@ class Tensors:
             raise
         except Exception as error:
             raise _refused("" if want is None else want.node.name, error) from error
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether the image holds boxes of larger tensors."""
+        return bool(self._header.pieces)
+
+    def as_piece(self, node: SavedTensor, made: Any) -> Any:
+        """What was read for a node: where that is a box of a larger tensor, as a :class:`neve.Piece`."""
+        part = self._header.pieces.get(self._header.tensors[node.index].name)
+        return made if part is None else Piece(made, part.global_shape, part.offset, part.logical or None)
 
     def result(self, node: SavedTensor) -> Any:
         """The tensor or array, after `read`."""
@@ -431,6 +442,7 @@ class Builder:
     def __init__(self, tensors: Tensors, weights_only: bool = True) -> None:
         self._tensors = tensors
         self._objects: Dict[int, Any] = {}
+        self._has_pieces = tensors.has_pieces
         self._resolve = _values.known_class if weights_only else _values.importing_class
 
     def build(self, node: Optional[Saved]) -> Any:
@@ -460,7 +472,7 @@ class Builder:
         return None
 
     def _tensor(self, node: SavedTensor) -> Any:
-        if not node.extra and node.attributes is None:
+        if not node.extra and node.attributes is None and not self._has_pieces:
             return self._tensors.result(node)
         made = self._objects.get(node.index)
         if made is None:
@@ -469,6 +481,8 @@ class Builder:
                 made = self._dressed(made, node.extra)
                 if node.attributes is not None:
                     vars(made).update(_attributes(node.name, self.build(node.attributes)))
+            if self._has_pieces:
+                made = self._tensors.as_piece(node, made)
             self._objects[node.index] = made
         return made
 
@@ -521,6 +535,8 @@ class Builder:
             return self._sparse(node, parts)
         if kind == "state":
             return parts[0]
+        if kind == "pieces":
+            return parts
         if kind == "dataclass":
             made = self._resolve(node.head["q"])
             try:

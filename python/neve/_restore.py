@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _names
 from ._bind import Binder, mismatch
+from ._bind_pieces import PieceReads
 from ._image import Image
 from ._rebuild import Builder, Tensors
 from ._saved import SavedState, Select
@@ -36,8 +37,10 @@ class Restoration:
     """Reads an image into objects. After an error `written` names the tensors of the target that were touched."""
 
     def __init__(self, image: Image, what: str, include: Union[None, str, Sequence[str]] = None, map_location: Any = None,
-                 weights_only: bool = True) -> None:
+                 weights_only: bool = True, take_rank0: Optional[bytes] = None) -> None:
         self._what = what
+        self._take_rank0 = take_rank0
+        self._global: Optional[Image] = None
         patterns = [include] if isinstance(include, str) else None if include is None else list(include)
         if patterns is not None and not (patterns and all(type(pattern) is str for pattern in patterns)):
             raise Invalid(f"include={include!r} names nothing: leave it out, or pass glob patterns over dotted names")
@@ -74,12 +77,13 @@ class Restoration:
             self._tensors.read()
             return self._builder.build(self._saved.root)
 
-    def into(self, target: Any, strict: bool) -> Any:
+    def into(self, target: Any, strict: bool, atomic: bool = False) -> Any:
         """Fills the target. :class:`neve.Invalid` lists what does not fit before anything is written."""
         root = self._saved.root
         if root is None:   # an include= that matches what takes no place, such as an empty dict's attributes
             return target
-        binder = Binder(self._image.header, self._tensors, self._builder, self._select)
+        pieces = PieceReads(self._image, self._open_global, self._tensors.written)
+        binder = Binder(self._image.header, self._tensors, self._builder, self._select, pieces)
         with collector_paused():
             step = binder.bind(root, target)
             binder.check_shared_memory()
@@ -89,9 +93,32 @@ class Restoration:
         names = [text.split(": ", 1)[0] for text in binder.different]
         self.missing = binder.missing + names
         self.unexpected = binder.unexpected + names
+        if atomic and pieces.needs_global:
+            self._open_global().verify()   # besides the image itself, which the caller has verified
         self._tensors.read()
+        pieces.read()
         self.touching = True
         return step()
+
+    def _open_global(self) -> Image:
+        """The images of all ranks as one; the image itself where it is that."""
+        if self._global is None:
+            self._global = self._image.global_image(self._take_rank0)
+        return self._global
+
+    def sources(self) -> Dict[str, int]:
+        """Bytes read so far, by tier."""
+        counted: Dict[str, int] = {}
+        for image in (self._image, self._global):
+            for tier, count in (image.describe().get("sources", {}) if image is not None else {}).items():
+                counted[tier] = counted.get(tier, 0) + count
+        return counted
+
+    def close(self) -> None:
+        """Closes what this has opened besides the image."""
+        opened, self._global = self._global, None
+        if opened is not None:
+            opened.close()
 
 
 def explain_written(error: BaseException, written: List[str]) -> str:

@@ -321,7 +321,9 @@ class SavedState:
     def _parse_composite(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
         kind = node["o"]
         if kind not in SPARSE_PARTS and kind not in _WHOLE_KINDS:
-            raise Unsupported(f"{name or 'the state'} is of a kind that this version does not know: {kind!r}")
+            if kind != "pieces":
+                raise Unsupported(f"{name or 'the state'} is of a kind that this version does not know: {kind!r}")
+            return self._parse_pieces(node, name or _names.ROOT_NAME)
         if len(node["c"]) != len(SPARSE_PARTS.get(kind, (None,))):
             raise Damaged(f"{name or 'the state'} has {len(node['c'])} parts")
         children = []
@@ -346,6 +348,17 @@ class SavedState:
         if len(kept) != len(children):
             return None
         return SavedComposite(name, kind, node, kept)
+
+    def _parse_pieces(self, node: Dict[str, Any], name: str) -> Optional[Saved]:
+        """Several boxes of one logical tensor: all of them or none."""
+        outer, self._select = self._select, None
+        children = [self._parse(child, self._join(name, str(index))) for index, child in enumerate(node["c"])]
+        self._select = outer
+        boxes = [child for child in children if isinstance(child, SavedTensor)]
+        whole = {self._tensors[box.index].name: box.index for box in boxes}
+        if not boxes or len(boxes) != len(children) or not all(tensor in self.header.pieces for tensor in whole):
+            raise Damaged(f"{name} has parts that are no boxes of a tensor")
+        return SavedComposite(name, "pieces", node, list(children)) if self._wanted(name) else None   # type: ignore[arg-type]
 
     # ---- Blobs ----
 

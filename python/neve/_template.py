@@ -56,7 +56,8 @@ class Template:
 
     __slots__ = ()
     is_value = False
-    is_plain = False   # an ordinary torch tensor under its natural name: costs the tree nothing
+    is_plain = False   # an ordinary torch tensor under its natural name
+    is_run = False     # its node is that of an ordinary tensor under its natural name: costs the tree nothing
 
     def match(self, thing: Any, found: Collected) -> None:
         raise NotImplementedError
@@ -69,7 +70,7 @@ class Plain(Template):
     """An ordinary torch tensor: all that is to be known of it is checked in bulk afterwards."""
 
     __slots__ = ()
-    is_plain = True
+    is_plain = is_run = True
 
     def match(self, thing: Any, found: Collected) -> None:
         found.torch.append(thing)
@@ -321,7 +322,7 @@ class Mapping(Template):
             node["a"] = self.attributes.node(numbering)
         children: List[Any] = []
         for key, child in zip(self.escaped, self.children):
-            if child.is_plain:
+            if child.is_run:
                 _count_run(children)
             else:
                 children.append([key, child.node(numbering)])
@@ -369,7 +370,7 @@ class Sequence(Template):
     def node(self, numbering: Numbering) -> Any:
         children: List[Any] = []
         for child in self.children:
-            if child.is_plain:
+            if child.is_run:
                 _count_run(children)
             else:
                 children.append(child.node(numbering))

@@ -6,7 +6,9 @@ import enum
 from collections import OrderedDict, defaultdict
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import _names, _tensors, _values
+from . import _names, _pieces, _tensors, _values
+from ._piece_templates import Distributed, Held, SharedMemory
+from ._pieces import Boxes, Part, Piece
 from ._template import (
     FACTORY_NAMES, SPARSE_PARTS, VALUE_BYTES_MAX, Array, Composite, Mapping, Meta, Opaque, Plain, Reference, Sequence,
     Sparse, Template, Tensor, Value, contiguous_copy, sparse_head, sparse_parts, storable_attributes,
@@ -24,12 +26,13 @@ BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
 class Spec:
-    """One stored tensor: its name, dtype, shape and strides."""
+    """One stored tensor: its name, dtype, shape and strides, and of which larger one it is a part."""
 
-    __slots__ = ("name", "dtype", "shape", "strides")
+    __slots__ = ("name", "dtype", "shape", "strides", "part")
 
-    def __init__(self, name: str, dtype: "_tensors.DType", shape: Tuple[int, ...], strides: Tuple[int, ...]) -> None:
-        self.name, self.dtype, self.shape, self.strides = name, dtype, shape, strides
+    def __init__(self, name: str, dtype: "_tensors.DType", shape: Tuple[int, ...], strides: Tuple[int, ...],
+                 part: Optional[Part] = None) -> None:
+        self.name, self.dtype, self.shape, self.strides, self.part = name, dtype, shape, strides, part
 
 
 class Walker:
@@ -55,14 +58,20 @@ class Walker:
         self._seen: Dict[int, Tuple[str, bool, int]] = {}   # id -> name, is torch, place
         self._keep: List[Any] = []           # keeps temporary objects alive, so that ids stay unique
         self._active: Set[int] = set()
+        self._memory: Dict[Any, Tuple[str, int]] = {}       # of a DTensor: its memory and layout -> name, place
 
     def walk(self, state: Any) -> Template:
         """The template of the whole state. Raises :class:`neve.Invalid` for one that contains itself."""
         try:
             root = self._visit(state, (), "")
-            return self._sized(root, state, "")
+            root = self._sized(root, state, "")
         except RecursionError:
             raise Invalid(f"the state is nested too deep to be saved: at most {_values.DEPTH_MAX} levels can be") from None
+        _pieces.check_declared([
+            _pieces.Declared(spec.name, spec.part.logical or spec.name, spec.dtype.name, spec.part.global_shape, spec.part.offset,
+                             spec.shape)
+            for spec in self.specs if spec.part is not None])
+        return root
 
     # ---- Places ----
 
@@ -132,6 +141,10 @@ class Walker:
         kind = type(thing)
         if isinstance(thing, type):
             return self._opaque(thing, path, name)
+        if kind is Piece:
+            return self._visit_piece(thing, path, name or _names.ROOT_NAME)
+        if kind is Boxes:
+            return self._visit_boxes(thing, path, name or _names.ROOT_NAME, {}, _boxes_pieces)
         if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
             head = {"o": "state", "q": _values.class_name(kind)}
             return self._composite(thing, path, name, head, lambda it: [it.state_dict()], (None,))
@@ -201,7 +214,9 @@ class Walker:
         kind = type(tensor)
         is_parameter = kind is torch.nn.Parameter
         if kind is not torch.Tensor and not is_parameter:
-            if kind.__name__ in ("DTensor", "FakeTensor", "FunctionalTensor"):
+            if _pieces.is_dtensor(tensor):
+                return self._visit_dtensor(tensor, path, name or _names.ROOT_NAME)
+            if kind.__name__ in ("FakeTensor", "FunctionalTensor"):
                 raise Unsupported(f"{_names.pretty_path(path)!r} is a {_values.class_name(kind)}, which this version cannot save")
             return self._opaque(tensor, path, name)
         if tensor.is_nested or tensor.is_quantized:
@@ -223,22 +238,11 @@ class Walker:
         seen = self._seen.get(id(tensor))
         if seen is not None:
             return self._reference(seen)
-        dtype = _tensors.of_torch(tensor.dtype)
-        if dtype is None:
-            raise _tensors.refuse_dtype(_names.pretty_path(path), tensor.dtype)
-        if dtype.name == "BITS8" and str(tensor.dtype)[6:] in _tensors.BITS8_KINDS:
-            extra["dt"] = str(tensor.dtype)[6:]
-        if not tensor.is_cpu:
-            extra["dev"] = str(tensor.device)
+        self._keep.append(tensor)
         lazy = tensor.is_conj() or tensor.is_neg()
         stored = tensor.detach().resolve_conj().resolve_neg() if lazy else tensor
-        unique, natural = self._names.take(name or _names.ROOT_NAME)
-        self._note_misread(path, unique, natural, dtype)
-        self._seen[id(tensor)] = (unique, True, len(self.torch_index))
-        self._keep.append(tensor)
-        self.torch_index.append(len(self.specs))
+        natural = self._store_torch(stored, tensor, path, name or _names.ROOT_NAME, extra)
         shape, strides = tuple(stored.shape), tuple(stored.stride())
-        self.specs.append(Spec(unique, dtype, shape, strides))
         odd = strides != _tensors.row_major(shape) and _tensors.is_row_major(shape, strides)
         if odd and all(stride < ODD_STRIDE_MAX for stride in strides):
             extra["st"] = list(strides)   # bytes in order, but with odd strides where an extent is 1, or none is there
@@ -246,6 +250,94 @@ class Walker:
         if natural and not extra and not lazy and attributes is None and name:
             return _PLAIN
         return Tensor(extra, attributes, lazy)
+
+    def _store_torch(self, stored: Any, place: Any, path: Path, name: str, extra: Dict[str, Any], part: Optional[Part] = None) -> bool:
+        """Notes one tensor whose bytes go into the image, and in `extra` what its node says of dtype and device.
+
+        place: the object that stands in the state, under which the tensor is found again. Returns whether it got its natural name.
+        """
+        dtype = _tensors.of_torch(stored.dtype)
+        if dtype is None:
+            raise _tensors.refuse_dtype(_names.pretty_path(path), stored.dtype)
+        if dtype.name == "BITS8" and str(stored.dtype)[6:] in _tensors.BITS8_KINDS:
+            extra["dt"] = str(stored.dtype)[6:]
+        if not stored.is_cpu:
+            extra["dev"] = str(stored.device)
+        unique, natural = self._names.take(name)
+        self._note_misread(path, unique, natural, dtype)
+        self._seen[id(place)] = (unique, True, len(self.torch_index))
+        self.torch_index.append(len(self.specs))
+        self.specs.append(Spec(unique, dtype, tuple(stored.shape), tuple(stored.stride()), part))
+        return natural
+
+    # ---- Pieces ----
+
+    def _visit_piece(self, piece: Any, path: Path, name: str, logical: str = "") -> Template:
+        seen = self._seen.get(id(piece))
+        if seen is not None:
+            return self._reference(seen)
+        tensor, where = piece.tensor, _names.pretty_path(path)
+        if not _pieces.is_dense(tensor) or _pieces.outside(tuple(tensor.shape), piece.global_shape, piece.offset):
+            raise Invalid(f"{where!r} is a Piece whose tensor has been changed: it {_pieces.why_not_whole(piece)}")
+        logical = piece.name or logical
+        part = Part(piece.global_shape, piece.offset, "" if logical == name else logical)
+        self._keep.append(piece)
+        self.misread.append(f"{where}: a piece of a larger tensor")
+        if self.numpy is not None and isinstance(tensor, self.numpy.ndarray):
+            if not _tensors.is_storable_array(tensor) or _tensors.BY_NUMPY.get(tensor.dtype.str) is None:
+                raise Unsupported(f"{where!r} is a Piece of NumPy dtype {tensor.dtype}, which neve cannot store in pieces")
+            content, _ = self._store_array(tensor, piece, path, name, part)
+            return Held(piece, content)
+        extra: Dict[str, Any] = {}
+        if type(tensor) is self.torch.nn.Parameter:   # type: ignore[union-attr]
+            extra["param"] = 1
+        if tensor.requires_grad:
+            extra["grad"] = 1
+        if tensor.is_meta or tensor.is_conj() or tensor.is_neg():
+            raise Unsupported(f"{where!r} is a Piece of a tensor without memory of its values: on the meta device, or lazily "
+                              "conjugated or negated")
+        natural = self._store_torch(tensor, piece, path, name, extra, part)
+        return Held(piece, _PLAIN if natural and not extra else Tensor(extra, None, False))
+
+    def _visit_boxes(self, thing: Any, path: Path, name: str, extra: Dict[str, Any], pieces_of: Any) -> Template:
+        pieces = pieces_of(thing)
+        self._keep.append(pieces)
+        children = [self._visit_piece(piece, (*path, _names.Index(index)), _names.join(name, str(index)), name)
+                    for index, piece in enumerate(pieces)]
+        return Composite(type(thing), {"o": "pieces", **extra}, pieces_of, children)
+
+    def _visit_dtensor(self, tensor: Any, path: Path, name: str) -> Template:
+        torch: Any = self.torch
+        seen = self._seen.get(id(tensor))
+        if seen is not None:
+            return self._reference(seen)
+        where = _names.pretty_path(path)
+        boxes = _pieces.dtensor_boxes(tensor, where)
+        local = _pieces.local_tensor(tensor)
+        if local.is_meta or local.is_conj() or local.is_neg():
+            raise Unsupported(f"{where!r} is a DTensor without memory of its values: on the meta device, or lazily conjugated")
+        self._keep.append(tensor)
+        self.misread.append(f"{where}: a piece of a larger tensor")
+        self.dropped += [f"{_names.pretty_path((*path, attribute))} ({_values.class_name(type(value))})"
+                         for attribute, value in vars(tensor).items() if not attribute.startswith("_")]
+        extra: Dict[str, Any] = {}
+        if isinstance(tensor, torch.nn.Parameter):
+            extra["param"] = 1
+        if tensor.requires_grad:
+            extra["grad"] = 1
+        if len(boxes) > 1:
+            return self._visit_boxes(tensor, path, name, extra, _pieces.dtensor_pieces)
+        part = Part(tuple(tensor.shape), boxes[0].offset)
+        stored = _pieces.part_of(local, boxes[0])
+        key = (stored.data_ptr(), str(stored.device), stored.shape, stored.stride(), stored.dtype, part)
+        first = self._memory.get(key) if stored.numel() else None
+        if first is not None:
+            return SharedMemory(tensor, boxes[0], *first)
+        self._memory[key] = (name, len(self.torch_index))
+        natural = self._store_torch(stored, tensor, path, name, extra, part)
+        if not natural:
+            del self._memory[key]   # its name in the image is another
+        return Distributed(tensor, boxes[0], extra, natural and not extra)
 
     def _visit_attributes(self, tensor: Any, path: Path, name: str) -> Template:
         kept = storable_attributes(tensor)
@@ -261,22 +353,27 @@ class Walker:
         seen = self._seen.get(id(array))
         if seen is not None:
             return self._reference(seen)
+        self._keep.append(array)
+        template, text = self._store_array(array, array, path, name or _names.ROOT_NAME)
+        if text is not None:
+            self.misread.append(f"{_names.pretty_path(path)}: a NumPy array of dtype {text}")
+        return template
+
+    def _store_array(self, array: Any, place: Any, path: Path, name: str,
+                     part: Optional[Part] = None) -> Tuple[Template, Optional[str]]:
         described = _tensors.describe_array(array)
         copied = described is None
         if described is None:
             described = _tensors.describe_array(contiguous_copy(array))
             assert described is not None
         dtype, shape, strides, text = described
-        unique, natural = self._names.take(name or _names.ROOT_NAME)
+        unique, natural = self._names.take(name)
         self._note_misread(path, unique, natural, dtype)
-        if text is not None:
-            self.misread.append(f"{_names.pretty_path(path)}: a NumPy array of dtype {text}")
-        self._seen[id(array)] = (unique, False, len(self.array_index))
-        self._keep.append(array)
+        self._seen[id(place)] = (unique, False, len(self.array_index))
         self.array_index.append(len(self.specs))
         self.array_specs.append(described)
-        self.specs.append(Spec(unique, dtype, tuple(shape), tuple(strides)))
-        return Array(copied, text)
+        self.specs.append(Spec(unique, dtype, tuple(shape), tuple(strides), part))
+        return Array(copied, text), text
 
     def _reference(self, seen: Tuple[str, bool, int]) -> Template:
         name, is_torch, place = seen
@@ -288,6 +385,10 @@ class Walker:
             self.misread.append(f"{_names.pretty_path(path)}: dtype {dtype.torch}")
         if not natural:
             self.misread.append(f"{_names.pretty_path(path)}: its name is taken, and would be {name}")
+
+
+def _boxes_pieces(boxes: Boxes) -> List[Piece]:
+    return boxes.pieces
 
 
 def _too_deep(where: str) -> Invalid:

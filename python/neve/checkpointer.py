@@ -132,6 +132,11 @@ class Checkpointer:
         if self._engine:
             self.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, or belongs to the parent of this process."""
+        return not self._engine or os.getpid() != self._pid
+
     def _check(self) -> None:
         if os.getpid() != self._pid:
             raise Invalid("this Checkpointer belongs to the parent process: open another in a forked child")
@@ -222,10 +227,15 @@ class Checkpointer:
                 self._last_step = number
         except BaseException as error:
             # Ranks call a save by its number, which is how many came before: one that failed on this rank alone counts too.
-            if self._world > 1 and not handle.value and not (reached and isinstance(error, Error)):
-                call("neve_engine_count_save", self._engine)
+            if not handle.value and not (reached and isinstance(error, Error)):
+                self.count_save()
             raise
         return Ticket(handle, number)
+
+    def count_save(self) -> None:
+        """Counts a save that failed on this rank before ``save`` was called, while other ranks went on to call it."""
+        if self._world > 1:
+            call("neve_engine_count_save", self._engine)
 
     def prepare(self, state: Any) -> None:
         """Makes and prefaults the slots for such a state, so that the first ``save`` is as quick as the others.
@@ -273,7 +283,8 @@ class Checkpointer:
 
     def restore(self, step: Optional[int] = None, into: Any = None, include: Union[None, str, Sequence[str]] = None,
                 map_location: Any = None, strict: bool = True, fallback: bool = False,
-                allow_missing: Union[str, Sequence[str]] = (), atomic: bool = False, weights_only: bool = True) -> Found:
+                allow_missing: Union[str, Sequence[str]] = (), atomic: bool = False, weights_only: bool = True,
+                take_rank0: Union[None, str, Sequence[str]] = None) -> Found:
         """Brings back the newest complete save, each byte verified, from the nearest tier that has it.
 
         step: that step's newest save instead.
@@ -287,6 +298,11 @@ class Checkpointer:
         allow_missing: names of tiers that may be unreachable.
         atomic: True verifies all of it before the target is touched.
         weights_only: False also loads pickled objects, which can run code.
+        take_rank0: glob patterns over dotted names. Another world than the one that saved takes values and plain tensors that all
+            ranks have alike; where a name that matches differs, rank 0's is taken, where no pattern matches it is
+            :class:`neve.Unsupported`.
+
+        DTensors and :class:`neve.Piece` in `into` are filled in place. Without `into` boxes come back as Pieces.
 
         With many ranks every rank calls it, with the same arguments: all get the same save, the newest that every rank reaches, or all
         raise the same error.
@@ -297,11 +313,14 @@ class Checkpointer:
         self._check()
         wanted = None if step is None else _step_number(step)
         tiers = _tier_names(allow_missing, "allow_missing")
+        rank0 = _patterns(take_rank0)
+        if rank0 is not None:
+            raise Unsupported("take_rank0= is not in this version: a save is restored by the world that made it")
         first: Optional[Error] = None
         before: Optional[Tuple[int, int]] = None
         while True:
             try:
-                image = self._find(wanted, before, tiers, fallback)
+                image = self._find(wanted, before, tiers, fallback, rank0)
             except (NotFound, DataLoss) as error:
                 if first is not None:
                     raise first from error
@@ -313,7 +332,7 @@ class Checkpointer:
                 restored: List[Found] = []
                 try:
                     self._whole(lambda: restored.append(self._restore_image(image, description, into, include, map_location, strict,
-                                                                            weights_only)))
+                                                                            weights_only, rank0, atomic)))
                     return restored[0]
                 except Error as error:
                     if restored and into is not None:   # here, but not on every rank
@@ -330,8 +349,10 @@ class Checkpointer:
             finally:
                 image.close()
 
-    def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes], fallback: bool) -> Image:
-        request = _abi.FindRequest.new(step=-1 if step is None else step, allow_missing=tiers, fallback=int(fallback))
+    def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes], fallback: bool,
+              take_rank0: Optional[bytes]) -> Image:
+        request = _abi.FindRequest.new(step=-1 if step is None else step, allow_missing=tiers, fallback=int(fallback),
+                                       take_rank0=take_rank0)
         if before is not None:
             request.before_incarnation, request.before_sequence = before
         handle = ctypes.c_void_p()
@@ -341,23 +362,26 @@ class Checkpointer:
 
     @collector_paused()
     def _restore_image(self, image: Image, description: Dict[str, Any], into: Any, include: Any, map_location: Any,
-                       strict: bool, weights_only: bool) -> Found:
+                       strict: bool, weights_only: bool, take_rank0: Optional[bytes], atomic: bool) -> Found:
         step = int(description["step"])
-        restoration = Restoration(image, f"the save of step {step}", include, map_location, weights_only)
-        if into is None:
-            state = restoration.fresh()
-        else:
-            with self._lock:
-                try:
-                    state = restoration.into(into, strict)
-                except BaseException as error:
-                    if restoration.written or restoration.touching:
-                        self._refused = explain_written(error, restoration.written)
-                    raise
-        self._refused = ""
-        return Found(step=step, state=state, sources=dict(image.describe().get("sources", {})),
-                     missing=restoration.missing, unexpected=restoration.unexpected,
-                     save_id=str(description.get("save_id", "")), tags=dict(description.get("tags") or {}))
+        restoration = Restoration(image, f"the save of step {step}", include, map_location, weights_only, take_rank0)
+        try:
+            if into is None:
+                state = restoration.fresh()
+            else:
+                with self._lock:
+                    try:
+                        state = restoration.into(into, strict, atomic)
+                    except BaseException as error:
+                        if restoration.written or restoration.touching:
+                            self._refused = explain_written(error, restoration.written)
+                        raise
+            self._refused = ""
+            return Found(step=step, state=state, sources=restoration.sources(),
+                         missing=restoration.missing, unexpected=restoration.unexpected,
+                         save_id=str(description.get("save_id", "")), tags=dict(description.get("tags") or {}))
+        finally:
+            restoration.close()
 
     # ---- Looking around ----
 
@@ -465,6 +489,15 @@ def _tier_names(names: Union[None, str, Sequence[str]], argument: str) -> Option
         if not isinstance(name, str) or not name or "," in name:
             raise Invalid(f"{argument}: {name!r} is no tier name")
     return ",".join(listed).encode("utf-8")
+
+
+def _patterns(take_rank0: Union[None, str, Sequence[str]]) -> Optional[bytes]:
+    if take_rank0 is None:
+        return None
+    listed = [take_rank0] if isinstance(take_rank0, str) else list(take_rank0)
+    if not listed or not all(type(pattern) is str and pattern and "\n" not in pattern for pattern in listed):
+        raise Invalid(f"take_rank0={take_rank0!r} names nothing: leave it out, or pass glob patterns over dotted names")
+    return "\n".join(listed).encode("utf-8", "surrogatepass")
 
 
 def _tags_json(tags: Optional[Mapping[str, Any]]) -> Optional[bytes]:

@@ -423,3 +423,14 @@ def test_atomic_verifies_before_the_target_is_touched(job, tmp_path):
         checkpointer.restore(into=target, atomic=True)
     assert not target["a"].any() and not target["z"].any()
     checkpointer.save(2, target).wait("done", 60)
+
+
+def test_an_optimizer_with_groups_too_long_for_the_values_is_restored(around):
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(1500)]
+    optimizer = torch.optim.SGD(parameters, lr=0.25, momentum=0.9)
+    for parameter in parameters:
+        parameter.grad = torch.ones(1)
+    optimizer.step()
+    fresh = torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
+    around({"optimizer": optimizer}, into={"optimizer": fresh})
+    assert fresh.param_groups[0]["lr"] == 0.25 and len(fresh.state) == 1500
