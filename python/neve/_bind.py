@@ -91,7 +91,7 @@ class Binder:
         optimizer = torch is not None and isinstance(target, torch.optim.Optimizer)
         if self._pieces.saved_in_boxes(node) or _bind_pieces.state_in_boxes(target):
             return self._load_optimizer(node, target) if optimizer else self._load_filled(node, target)
-        if optimizer and _optimizers.has_names(target, node) and not is_partial(node):
+        if optimizer and (_optimizers.has_names(target, node) or _optimizers.has_text_keys(node)) and not is_partial(node):
             return self._load_optimizer(node, target)
         check = StateCheck(node, target, self._select, self._unfit)
         if not check.known and is_partial(node):
@@ -130,8 +130,9 @@ class Binder:
         parameters = [parameter for group in target.param_groups for parameter in group["params"]]
         steps: Dict[int, Step] = {}
         saved_state = _optimizers.child_of(node, "state")
+        entries = _optimizers.entries_of(saved_state)
         for index, (key, parameter) in enumerate(zip(matched.entries, parameters)):
-            entry = _optimizers.child_of(saved_state, key)
+            entry = entries.pop(key, None)
             if isinstance(entry, SavedDict):
                 ours = target.state.get(parameter, {})
                 into = {}
@@ -142,6 +143,7 @@ class Binder:
                 steps[index] = self._bind_dict(entry, into)
             elif entry is not None:
                 steps[index] = _constant(_optimizers.plain(entry))
+        self.unexpected += [_names.join(_names.join(node.name, "state"), str(key)) for key in entries]
         rest = _without(node, "state")
         self._tensors.want_all(rest)
         return self._loading(node, target, lambda: target.load_state_dict(_optimizers.arranged(

@@ -108,7 +108,3 @@ class Wholes:
         if part is not None:
             return self._by_name[part.logical or tensor.name]
         return Whole(tensor.name, tensor.dtype, tensor.shape, [(index, (0,) * len(tensor.shape), tensor.shape)])
-
-    def named(self, name: str) -> Optional[Whole]:
-        """The logical tensor of that name that is held in boxes."""
-        return self._by_name.get(name)

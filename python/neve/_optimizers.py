@@ -79,6 +79,23 @@ def _shown(groups: Sequence[Any]) -> str:
     return "; ".join(f"[{text}]" for text in texts[:4]) + (f" and {len(texts) - 4} groups more" if len(texts) > 4 else "")
 
 
+def entries_of(state: Any) -> Dict[Any, Any]:
+    """The saved states of parameters by number; torch.distributed.checkpoint makes texts of the numbers."""
+    found = _content(state)
+    if isinstance(found, SavedDict):
+        found = dict(zip(found.keys, found.children))
+    if not isinstance(found, dict):
+        return {}
+    return {int(key) if type(key) is str and key.isdecimal() else key: entry for key, entry in found.items()}
+
+
+def has_text_keys(node: Any) -> bool:
+    """Whether the states of parameters stand under numbers written as text."""
+    found = _content(child_of(node, "state"))
+    keys = found.keys if isinstance(found, SavedDict) else found if isinstance(found, dict) else ()
+    return any(type(key) is str and key.isdecimal() for key in keys)
+
+
 def has_names(optimizer: Any, node: Any) -> bool:
     """Whether the optimizer knows its parameters' names, and those that were saved are known too."""
     saved = items_of(child_of(node, "param_groups")) or []
