@@ -32,7 +32,7 @@ class BoxReads:
             memory, strides = target, tuple(target.stride())
             direct = target.is_cpu and not target.is_conj() and not target.is_neg()
             if not direct or _tensors.has_overlap(tuple(target.shape), strides):
-                memory = torch.empty(target.shape, dtype=target.dtype)
+                memory = torch.empty(target.shape, dtype=target.dtype, device="cpu")
                 self.after(lambda: target.detach().copy_(memory))
             address, strides = memory.data_ptr(), tuple(memory.stride())
         else:

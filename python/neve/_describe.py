@@ -7,7 +7,7 @@ import json
 import warnings
 import weakref
 from array import array
-from operator import attrgetter, eq
+from operator import add, attrgetter, eq, ge, mul
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
 from . import _abi, _tensors
@@ -50,6 +50,9 @@ class Structure:
         self._shapes = [tensor.shape for tensor in tensors]
         self._strides = [tensor.stride() for tensor in tensors]
         self._dtypes = [tensor.dtype for tensor in tensors]
+        self._items = [tensor.element_size() if tensor.numel() else 0 for tensor in tensors]   # an empty one lies anywhere
+        self._span_bytes = [_tensors.span_items(shape, strides) * item
+                            for shape, strides, item in zip(self._shapes, self._strides, self._items)]
         self._gradients = [tensor.requires_grad for tensor in tensors]
         self._attributed = [bool(vars(tensor)) for tensor in tensors]
         self._any_attributed = any(self._attributed)
@@ -79,7 +82,7 @@ class Structure:
     def _check_torch(self, tensors: List[Any]) -> "array[int]":
         torch = _tensors.loaded_torch()
         assert torch is not None
-        base = torch.Tensor
+        base, storage_bytes = torch.Tensor, torch.UntypedStorage.nbytes
         get_shape, get_dtype = attrgetter("shape"), attrgetter("dtype")
         get_gradient, get_vars, get_device = attrgetter("requires_grad"), attrgetter("__dict__"), attrgetter("device")
         is_cpu = attrgetter("is_cpu")
@@ -97,6 +100,10 @@ class Structure:
                         and list(map(get_dtype, chunk)) == self._dtypes[begin:end]
                         and list(map(get_gradient, chunk)) == self._gradients[begin:end]
                         and not any(map(base.is_conj, chunk)) and not any(map(base.is_neg, chunk)))
+                # A storage may have been resized under its tensors.
+                begins = map(mul, map(base.storage_offset, chunk), self._items[begin:end])
+                same = same and all(map(ge, map(storage_bytes, map(base.untyped_storage, chunk)),
+                                        map(add, begins, self._span_bytes[begin:end])))
                 if not same:
                     raise Changed
                 if self._any_attributed:

@@ -11,7 +11,7 @@ from array import array
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi, _pieces, _tensors
-from ._library import call, call_json, library
+from ._library import call, call_json, library, path_bytes
 from ._pieces import Part
 from ._tensors import DType, Shape
 from .errors import Damaged, Error, Exhausted, Unsupported
@@ -244,7 +244,7 @@ class Image:
     def open(cls, path: str) -> "Image":
         """Opens an image or any safetensors file."""
         handle = ctypes.c_void_p()
-        call("neve_image_open", os.fsencode(path), ctypes.byref(handle))
+        call("neve_image_open", path_bytes(path), ctypes.byref(handle))
         return cls(handle)
 
     def close(self) -> None:

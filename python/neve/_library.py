@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any, List, Optional
 
 from . import _abi
-from .errors import Unsupported, from_code
+from .errors import Invalid, Unsupported, from_code
 
 _lock = threading.Lock()
 _library: Optional[ctypes.CDLL] = None
+
+
+def path_bytes(path: Any) -> bytes:
+    """A path as the C API takes it, which would end it at a NUL and mean another file."""
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise Invalid(f"{path!r} is no path: it holds a NUL")
+    return encoded
 
 
 def candidates() -> List[Path]:

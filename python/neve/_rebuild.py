@@ -141,7 +141,7 @@ class Tensors:
         """Memory for everything that is wanted. An error names the tensor whose it is."""
         groups: Dict[str, List[Want]] = {}
         aliased, stored_entries, ranges, dtypes = self._header.aliased, self._header.stored, self._ranges, self._dtypes
-        new_range, empty = tuple.__new__, None
+        new_range, empty, host = tuple.__new__, None, None
         want: Optional[Want] = None
         try:
             for want in self._wants.values():
@@ -152,8 +152,8 @@ class Tensors:
                     if dtype is None:
                         dtype = self._torch_dtype(want)
                     if empty is None:
-                        empty = self._torch.empty_strided
-                    want.result = fresh = empty(shape, strides, dtype=dtype)
+                        empty, host = self._torch.empty_strided, self._torch.device("cpu")   # whatever the default device
+                    want.result = fresh = empty(shape, strides, dtype=dtype, device=host)
                     _, _, _, offset, size = stored_entries[stored]
                     ranges.append(new_range(Range, ("", offset, size, fresh.data_ptr(), None, None, 1)))
                 elif stored not in aliased:
@@ -220,7 +220,7 @@ class Tensors:
             dtype = self._torch_dtype(want)
             size = _tensors.span_items(logical.shape, logical.strides) * logical.dtype.item_bytes
             fresh = _with_room(want.node.name, size,
-                               lambda: self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype))
+                               lambda: self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype, device="cpu"))
             address = fresh.data_ptr()
         self._add_range("", logical, address, logical.strides)
         self._deliver(want, fresh)

@@ -176,7 +176,7 @@ class Storage:
             self.address: int = self._torch.data_ptr()
         elif use_torch:
             torch = need_torch("the checkpoint")
-            self._torch = torch.empty(size_bytes, dtype=torch.uint8).untyped_storage()
+            self._torch = torch.empty(size_bytes, dtype=torch.uint8, device="cpu").untyped_storage()
             self.address = self._torch.data_ptr()
         else:
             self._numpy = _numpy_bytes(size_bytes)
@@ -192,7 +192,7 @@ class Storage:
     def to(self, device: Any) -> "Storage":
         """The same bytes on a device."""
         torch = need_torch("the checkpoint")
-        here = torch.empty(0, dtype=torch.uint8).set_(self._torch, 0, (self.size_bytes,), (1,))
+        here = torch.empty(0, dtype=torch.uint8, device=self._torch.device).set_(self._torch, 0, (self.size_bytes,), (1,))
         return Storage(self.size_bytes, True, here.to(device))
 
     def numpy_view(self, dtype: Any, offset_bytes: int, shape: Sequence[int], strides_bytes: Sequence[int]) -> Any:
@@ -202,7 +202,7 @@ class Storage:
         buffer = self._numpy
         if buffer is None:
             torch = need_torch("the checkpoint")
-            buffer = torch.empty(0, dtype=torch.uint8).set_(self._torch, 0, (self.size_bytes,), (1,)).numpy()
+            buffer = torch.empty(0, dtype=torch.uint8, device=self._torch.device).set_(self._torch, 0, (self.size_bytes,), (1,)).numpy()
         return numpy.ndarray(tuple(shape), dtype, buffer, offset_bytes, tuple(strides_bytes))
 
 
@@ -250,6 +250,14 @@ def array_dtype(text: str) -> Any:
         return numpy.dtype(text)
     except TypeError as error:
         raise ValueError(f"{text!r} is no dtype of this NumPy: {error}") from None
+
+
+def bytes_outside(tensor: Any) -> int:
+    """How many bytes of a strided tensor lie past the end of its storage, which was resized under it; 0 as a rule."""
+    if tensor.numel() == 0:
+        return 0
+    end = (tensor.storage_offset() + span_items(tuple(tensor.shape), tensor.stride())) * tensor.element_size()
+    return max(end - int(tensor.untyped_storage().nbytes()), 0)
 
 
 def host_copies(tensors: Sequence[Any]) -> Tuple[Sequence[int], Any]:

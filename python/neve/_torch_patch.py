@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import pickle
 import runpy
+import stat
 import sys
+import types
+import zipfile
 from typing import Any, List
 
 from . import _tensors, _torch_original
@@ -39,7 +43,28 @@ def _save(obj: Any, f: Any, pickle_module: Any = pickle, pickle_protocol: int = 
         notice_once("torch.save under skip_data or with fake tensors is torch's own")
         original("save")(obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, _disable_byteorder_record)
         return
+    if _is_written_through(f):
+        notice_once(f"torch.save to {f} is torch's own: it can be written, not replaced")
+        original("save")(obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, _disable_byteorder_record)
+        return
     files.save(obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, _disable_byteorder_record)
+
+
+def _is_written_through(f: Any) -> bool:
+    """Whether a path leads to what a new file cannot take the place of, and what torch writes all the same: a device, a pipe, an
+    open descriptor under /proc, a file in a folder in which none may be made."""
+    if not isinstance(f, (str, bytes, os.PathLike)):
+        return False
+    try:
+        facts = os.stat(f)
+        target = os.path.realpath(f)
+    except (OSError, ValueError):
+        return False
+    if stat.S_ISDIR(facts.st_mode):
+        return False
+    folder = os.path.dirname(target)
+    return not stat.S_ISREG(facts.st_mode) or not os.path.exists(target) or (
+        os.access(f, os.W_OK) and not os.access(folder, os.W_OK | os.X_OK))
 
 
 def _load(f: Any, map_location: Any = None, pickle_module: Any = None, *, weights_only: Any = None, mmap: Any = None,
@@ -85,5 +110,16 @@ def run(arguments: List[str]) -> int:
         print(f"neve: {arguments[0]} is not there", file=sys.stderr)
         return 2
     sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-    runpy.run_path(arguments[0], run_name="__main__")
+    if os.path.isdir(arguments[0]) or zipfile.is_zipfile(arguments[0]):
+        runpy.run_path(arguments[0], run_name="__main__")
+        return 0
+    # As the interpreter runs a script: its module is __main__ to the end, and its __file__ holds after a change of folder.
+    path = os.path.abspath(arguments[0])
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    vars(main)["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(main))
     return 0

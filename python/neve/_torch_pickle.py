@@ -86,6 +86,11 @@ class _Dump:
                 names = ", ".join(storage_places(obj, self.torch, identity)) or "two of its tensors"
                 raise Unsupported(f"{names} view the same {use.size} bytes as different types, and one of them is of a kind that "
                                   "torch saves with its storage's type: clone one of them")
+            end = max((end for begin, end in use.spans or () if end > begin), default=0)
+            if end > use.size and use.storage.device.type != "meta":
+                names = ", ".join(storage_places(obj, self.torch, identity)) or "a tensor"
+                raise Invalid(f"{names} reaches {end - use.size} bytes past the end of its storage, which was resized under it: "
+                              "these bytes are gone, or somebody else's")
             found = plan(use.size, use.spans, use.is_mixed)
             if found is not None:
                 plans[identity] = found

@@ -365,6 +365,8 @@ class _Tensors:
             if first_dtype.setdefault(identity, dtype) is not dtype and size:
                 mixed.add(identity)
             item = table[dtype][0]
+            if items and (offset + items) * item > size:
+                raise NotPlain   # it reaches past its storage: refused by name there
             if items * item == size:
                 spans[identity] = None
             else:

@@ -7,20 +7,22 @@ stream format) is written by torch, in the same safe way.
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import os
 import pickle
 import secrets
+import stat
 import warnings
 from array import array
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 from . import _abi, _tensors
-from ._library import call, library
+from ._library import call, library, path_bytes
 from ._torch_original import notice_once, original
 from ._torch_pickle import PROTOCOL, Pickled, pickle_object, refused_places
 from ._waiting import collector_paused, interruptible
-from .errors import Invalid, NotFound, Unsupported
+from .errors import Error, Invalid, NotFound, Unavailable, Unsupported
 
 _STREAM_BYTES = 16 << 20   # of a file object, written at a time
 
@@ -90,7 +92,7 @@ def save(obj: Any, f: Any, module: Any, protocol: int, use_zip: bool, byteorder_
         return
     request = TorchRequest(obj, module, protocol, stacklevel + 1)
     if is_path:
-        path = os.fsencode(f)
+        path = path_bytes(f)
         interruptible(lambda: call("neve_torch_file_save", path, request.pointer()))
     else:
         _write_stream(request, f)
@@ -127,8 +129,11 @@ def _write_stream(request: TorchRequest, f: Any) -> None:
 def _write_all(f: Any, content: Any) -> None:
     while len(content):
         written = f.write(content)
-        if not isinstance(f, io.RawIOBase) or not isinstance(written, int):
+        if not isinstance(f, io.RawIOBase):
             return
+        if written is None:   # and none of it was taken
+            raise Unavailable(f"{f!r} takes no more for now: it is not blocking, and a part of the archive has been written",
+                              errno.EAGAIN)
         content = content[written:]   # a raw file may take only a part
 
 
@@ -145,22 +150,43 @@ def _save_by_torch(obj: Any, f: Any, is_path: bool, module: Any, protocol: int, 
     if not is_path:
         write(f)
         return
-    replace_file(os.path.realpath(os.fsencode(f)), write)
+    replace_file(os.path.realpath(path_bytes(f)), write)
 
 
 def replace_file(path: bytes, write: Any) -> None:
     """Writes a file by `write(file object)`: it takes its name only when it is whole and durable."""
+    try:
+        _replace_file(path, write)
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        raise Unavailable(f"cannot save {os.fsdecode(path)}: {error.strerror}", error.errno) from error
+
+
+def _replace_file(path: bytes, write: Any) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise NotFound(f"cannot save {os.fsdecode(path)}: its folder is not there")
+    old: Optional[os.stat_result] = None
+    try:
+        old = os.stat(path)
+    except FileNotFoundError:
+        pass
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        if stat.S_ISDIR(old.st_mode):
+            raise Unavailable(f"cannot save {os.fsdecode(path)}: a folder has that name", errno.EISDIR)
+        raise Invalid(f"cannot save {os.fsdecode(path)}: it is not a regular file")
+    if old is not None and not os.access(path, os.W_OK):
+        raise Unavailable(f"cannot save {os.fsdecode(path)}: the file that is there may not be written", errno.EACCES)
     temporary = os.path.join(folder, b".tmp-" + secrets.token_hex(8).encode("ascii"))
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as target:
             write(target)
             target.flush()
-            if os.path.exists(path):
-                os.fchmod(target.fileno(), os.stat(path).st_mode & 0o7777)
+            if old is not None:
+                _keep_owner(target.fileno(), old)
+                os.fchmod(target.fileno(), old.st_mode & 0o7777)
             os.fsync(target.fileno())
         os.replace(temporary, path)
     except BaseException:
@@ -171,6 +197,16 @@ def replace_file(path: bytes, write: Any) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _keep_owner(descriptor: int, old: os.stat_result) -> None:
+    """Gives the new file the old one's owner and group, as far as this user may."""
+    for owner, group in ((old.st_uid, old.st_gid), (-1, old.st_gid)):
+        try:
+            os.fchown(descriptor, owner, group)
+            return
+        except PermissionError:
+            continue
 
 
 def refuse_file_object(f: Any) -> Unsupported:

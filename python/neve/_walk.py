@@ -189,6 +189,8 @@ class Walker:
         return kind(type(thing), head, derive, children)
 
     def _opaque(self, thing: Any, path: Path, name: str) -> Template:
+        if self.torch is not None and isinstance(thing, (self.torch.UntypedStorage, self.torch.storage.TypedStorage)):
+            raise Unsupported(f"{_names.pretty_path(path)!r} is a bare storage, which nothing could load again: save a tensor over it")
         self.opaque.append(f"{_names.pretty_path(path)} ({_values.class_name(type(thing))})")
         return Opaque(type(thing), path)
 
@@ -263,6 +265,10 @@ class Walker:
             extra["dt"] = str(stored.dtype)[6:]
         if not stored.is_cpu:
             extra["dev"] = str(stored.device)
+        outside = _tensors.bytes_outside(stored)
+        if outside:
+            raise Invalid(f"{_names.pretty_path(path)!r} reaches {outside} bytes past the end of its storage, which was resized "
+                          "under it: these bytes are gone, or somebody else's")
         unique, natural = self._names.take(name)
         self._note_misread(path, unique, natural, dtype)
         self._seen[id(place)] = (unique, True, len(self.torch_index))

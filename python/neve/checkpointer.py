@@ -17,7 +17,7 @@ from . import errors as _errors
 from ._describe import Capture, Describer
 from ._group import Group, join
 from ._image import Image
-from ._library import call, call_json, library
+from ._library import call, call_json, library, path_bytes
 from ._restore import Found, Restoration, explain_written
 from ._waiting import Slices, collector_paused, interruptible
 from ._world import find_world
@@ -101,7 +101,7 @@ class Checkpointer:
         self._joined = join(group, world)
         texts = [tier_text(tier).encode("utf-8") for tier in tiers or ()]
         options = _abi.Options.new(
-            folder=os.fsencode(os.path.abspath(os.fspath(folder))),
+            folder=path_bytes(os.path.abspath(os.fspath(folder))),
             job=None if job is None else job.encode("utf-8"),
             tiers=(ctypes.c_char_p * len(texts))(*texts) if texts else None,
             tier_count=len(texts), rank=rank, world=world, on_full=_abi.ON_FULL[on_full],

@@ -14,7 +14,7 @@ from typing import IO, Any, Dict, Optional, Union
 
 from . import _torch_load, _torch_save, _waiting
 from ._describe import Capture, Describer
-from ._library import call
+from ._library import call, path_bytes
 from ._waiting import interruptible
 from .errors import Damaged, DataLoss, Error, Invalid, NotFound, Unsupported
 from .ticket import Ticket
@@ -80,7 +80,7 @@ def load(f: FileArgument, map_location: Any = None, weights_only: Optional[bool]
         if not hasattr(f, "read"):
             raise Invalid(f"{f!r} is neither a path nor a file object that can be read")
         return _torch_load.load_file_object(f, map_location, weights_only, mmap, pickle_load_args)
-    path = os.fsencode(f)
+    path = path_bytes(f)
     if mmap is None:
         mmap = _torch_load.default_mmap() or None
     try:
@@ -111,7 +111,7 @@ def _with_path(error: Error, path: bytes) -> Error:
 
 def _path(f: Any) -> bytes:
     if isinstance(f, (str, bytes, os.PathLike)):
-        return os.fsencode(f)
+        return path_bytes(f)
     if hasattr(f, "write"):
         raise _torch_save.refuse_file_object(f)
     raise Invalid(f"{f!r} is no path")

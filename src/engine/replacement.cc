@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "base/os/random.h"
+#include "base/os/thread.h"
+#include "base/sync/mutex.h"
 #include "format/names.h"
 
 namespace neve {
@@ -35,7 +39,38 @@ void RemoveIfDead(const std::string& path) {
   if (idle.ok()) os::Unlink(path).IgnoreError();
 }
 
+// The new file becomes the old one's owner's, as far as this user may; its group matters to those who share the file.
+void KeepOwner(int fd, const struct ::stat& old) {
+  if (::fchown(fd, old.st_uid, old.st_gid) == 0) return;
+  [[maybe_unused]] const int group_only = ::fchown(fd, static_cast<uid_t>(-1), old.st_gid);   // not ours to give: ours stays
+}
+
 }  // namespace
+
+struct Replacement::Turns {
+  sync::Mutex mutex;
+  uint64_t begun NEVE_GUARDED_BY(mutex) = 0;
+  uint64_t named NEVE_GUARDED_BY(mutex) = 0;   // the latest to begin of those that took the name
+};
+
+std::shared_ptr<Replacement::Turns> Replacement::TurnsOf(const std::string& target) {
+  struct All {
+    sync::Mutex mutex;
+    uint64_t fork_generation NEVE_GUARDED_BY(mutex) = 0;
+    std::map<std::string, std::weak_ptr<Turns>> by_target NEVE_GUARDED_BY(mutex);
+  };
+  static All* const all = new All;
+  sync::MutexLock lock(all->mutex);
+  if (all->fork_generation != os::ForkGeneration()) {   // the parent's savers do not live here
+    all->by_target.clear();
+    all->fork_generation = os::ForkGeneration();
+  }
+  std::erase_if(all->by_target, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Turns>& known = all->by_target[target];
+  std::shared_ptr<Turns> turns = known.lock();
+  if (turns == nullptr) known = turns = std::make_shared<Turns>();
+  return turns;
+}
 
 std::string Replacement::Temporary(uint64_t number) const {
   const std::string name = number < kNumbers ? absl::StrFormat("%016x", number) : os::RandomHex(16);
@@ -49,13 +84,19 @@ absl::StatusOr<std::unique_ptr<Replacement>> Replacement::Begin(const std::strin
   if (auto there = os::Stat(replacement->folder_); !there.ok()) {
     return Annotate(there.status(), absl::StrFormat("cannot save %s: its folder", path));
   }
-  mode_t mode = 0666;
-  bool keep_mode = false;
+  std::optional<struct ::stat> kept;   // of the old file
   if (auto old = os::Stat(replacement->target_); old.ok()) {
     if (S_ISDIR(old->st_mode)) return Unavailable(absl::StrFormat("cannot save %s: a folder has that name", path), EISDIR);
     if (!S_ISREG(old->st_mode)) return Invalid(absl::StrFormat("cannot save %s: it is not a regular file", path));
-    mode = old->st_mode & 07777;
-    keep_mode = true;
+    if (::faccessat(AT_FDCWD, replacement->target_.c_str(), W_OK, AT_EACCESS) != 0) {
+      return ErrnoStatus(errno, absl::StrFormat("cannot save %s: the file that is there may not be written", path));
+    }
+    kept = *old;
+  }
+  replacement->turns_ = TurnsOf(replacement->target_);
+  {
+    sync::MutexLock lock(replacement->turns_->mutex);
+    replacement->turn_ = ++replacement->turns_->begun;
   }
   absl::StatusOr<os::File> file = os::OpenUnnamed(replacement->Temporary(0));
   if (file.ok()) {
@@ -64,7 +105,8 @@ absl::StatusOr<std::unique_ptr<Replacement>> Replacement::Begin(const std::strin
     if (ErrnoOf(file.status()) != EOPNOTSUPP) return file.status();
     NEVE_RETURN_IF_ERROR(replacement->CreateTemporary());
   }
-  if (keep_mode && ::fchmod(replacement->file_.fd.get(), mode) != 0) {
+  if (kept.has_value()) KeepOwner(replacement->file_.fd.get(), *kept);
+  if (kept.has_value() && ::fchmod(replacement->file_.fd.get(), kept->st_mode & 07777) != 0) {
     return ErrnoStatus(errno, absl::StrFormat("cannot give %s the mode of %s", replacement->file_.path, path));
   }
   NEVE_RETURN_IF_ERROR(os::Fallocate(replacement->file_, bytes));
@@ -125,9 +167,16 @@ absl::Status Replacement::Write(uint64_t offset, std::span<const std::byte> byte
 absl::Status Replacement::Finish(uint64_t bytes) {
   NEVE_RETURN_IF_ERROR(os::Ftruncate(file_, bytes));
   NEVE_RETURN_IF_ERROR(os::Fsync(file_));
+  return TakeName();
+}
+
+absl::Status Replacement::TakeName() {
+  sync::MutexLock lock(turns_->mutex);
+  if (turns_->named > turn_) return absl::OkStatus();   // a later save has the name, durably
   if (!named_) NEVE_RETURN_IF_ERROR(TakeTemporaryName());
   NEVE_RETURN_IF_ERROR(os::Rename(temporary_, target_));
   named_ = false;
+  turns_->named = turn_;
   RemoveDeadTemporaries();
   return os::FsyncDirectory(folder_);
 }

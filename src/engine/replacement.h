@@ -8,6 +8,9 @@
 //   5  fsync of the folder                                                         -> the new one
 // Any failure removes the temporary and leaves the old file as it was.
 //
+// Of several saves of one process to one name the one that began last stays: an earlier one that ends after it (an asynchronous
+// one) leaves it alone, as if it had been written and then replaced.
+//
 // A kill in step 4 leaves a temporary. Temporaries are named `.tmp-<16 hex digits>` by the numbers 0, 1, .. and are locked
 // (flock) by the process that writes them, so the next save into the folder tells the dead ones and removes them. A lock dies with
 // the last descriptor: a forked child that outlives its parent keeps it, and then the next number is taken.
@@ -27,8 +30,9 @@ namespace neve {
 
 class Replacement {
  public:
-  // Links are followed: a link stays a link and what it points at is replaced. An old file's mode is kept, a new one obeys
-  // the umask. The program may change its working folder afterwards. Invalid, Unavailable, Exhausted (no room for `bytes`).
+  // Links are followed: a link stays a link and what it points at is replaced. An old file's mode is kept, and its owner and group
+  // as far as this user may give them; a new one obeys the umask. The program may change its working folder afterwards. Invalid,
+  // Unavailable (an old file that may not be written, too), Exhausted (no room for `bytes`).
   static absl::StatusOr<std::unique_ptr<Replacement>> Begin(const std::string& path, uint64_t bytes);
   ~Replacement();
 
@@ -41,10 +45,16 @@ class Replacement {
  private:
   absl::Status TakeTemporaryName();     // of a file without one
   absl::Status CreateTemporary();       // where files must have one
+  absl::Status TakeName();              // steps 4 and 5
   void RemoveDeadTemporaries() const;
   std::string Temporary(uint64_t number) const;
 
+  struct Turns;
+  static std::shared_ptr<Turns> TurnsOf(const std::string& target);
+
   std::string folder_, target_, temporary_;
+  std::shared_ptr<Turns> turns_;        // of all savers of this process to the target
+  uint64_t turn_ = 0;
   uint64_t number_ = 0;
   os::File file_;
   bool named_ = false;   // the temporary has its name, and is to be removed after a failure
