@@ -83,6 +83,7 @@ class Header:
             if tree is not None and tree.get("v", 1) != 1:
                 raise Unsupported(f"its tree is of version {tree.get('v')}, written by a newer neve")
             self.root: Any = tree.get("root") if tree is not None else None
+            self.shares_containers = tree is not None and bool(tree.get("shared"))   # of another format's file, as one object
             self.values: str = metadata.get("neve.values", "")
             parts = tree.get("tensors", {}) if tree is not None else {}
             self.stored: Dict[str, Stored] = {}

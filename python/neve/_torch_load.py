@@ -49,7 +49,7 @@ def load(path: str, map_location: Any, weights_only: bool, mmap: Any, arguments:
         if is_image(head):
             return Restoration(image, path, None, map_location, weights_only).fresh()
         opaque = _opaque(image.header.root)
-        if opaque or by_torch.is_needed():
+        if opaque or image.header.shares_containers or by_torch.is_needed():
             if not mmap:
                 _check(image)
             return by_torch.instead_of(_refused(opaque) if opaque else None)

@@ -168,6 +168,7 @@ uint64_t ImageMaker::Place(std::vector<Entry>* entries) {
 
 std::string ImageMaker::TreeText() const {
   std::string tree = "{\"v\":1", strided, dtypes, aliases;
+  if (shared_) tree.append(",\"shared\":1");
   if (!root_.empty()) tree.append(",\"root\":").append(root_);
   const auto name_key = [](std::string_view name, std::string* out) {
     if (!out->empty()) out->push_back(',');

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "format/json_text.h"
 #include "format/layout.h"
+#include "format/pickle_sharing.h"
 #include "format/values.h"
 
 namespace neve::format {
@@ -71,10 +72,24 @@ absl::Status PickleTree::Charge(uint64_t bytes) {
 }
 
 absl::Status PickleTree::Build() {
+  NEVE_RETURN_IF_ERROR(CheckSharing());
   std::string root;
   bool plain = false;
   NEVE_RETURN_IF_ERROR(Emit(graph_.root(), "", 0, &root, &plain));
   maker_->SetTree(std::move(root), std::move(values_text_));
+  return absl::OkStatus();
+}
+
+// A small file can hold containers of containers that written out are more than any memory.
+absl::Status PickleTree::CheckSharing() {
+  constexpr uint64_t kRepeatsMax = 64, kAlways = 1u << 16;
+  const PickleSharing sharing = FindSharing(graph_);
+  if (sharing.written_out > kAlways + kRepeatsMax * graph_.size()) {
+    return Unsupported(absl::StrFormat("its lists and dictionaries stand in so many places that the %d objects of the file would be "
+                                       "%d when written out: that has no form as an image",
+                                       graph_.size(), sharing.written_out));
+  }
+  if (sharing.shares) maker_->SetShared();
   return absl::OkStatus();
 }
 

@@ -49,14 +49,15 @@ class PickleTree {
   PickleTree(const PickleGraph& graph, TorchStorages* storages, ImageMaker* maker)
       : graph_(graph), values_(graph), storages_(storages), maker_(maker) {}
 
-  // Emits the whole graph and sets the maker's tree. Unsupported: a list or dictionary that contains itself, or nests deeper than
-  // images do. Damaged: what the allow-list refuses, tensors out of their storages. Exhausted: more than a header can hold.
+  // Emits the whole graph and sets the maker's tree. Unsupported: a list or dictionary that contains itself, nests deeper than
+  // images do, or stands in very many places. Damaged: what the allow-list refuses, tensors out of their storages. Exhausted: more than a header can hold.
   absl::Status Build();
   // The same for parts that the caller puts together: the node of one object.
   absl::Status Emit(PickleNode node, const std::string& name, int depth, std::string* out, bool* plain);
   const std::string& values_text() const { return values_text_; }
 
  private:
+  absl::Status CheckSharing();
   absl::Status EmitValue(PickleNode node, const std::string& name, std::string* out);
   absl::Status EmitDict(std::span<const PickleNode> pairs, std::string_view type, PickleNode attributes, const std::string& name,
                         int depth, std::string* out);

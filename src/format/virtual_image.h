@@ -65,6 +65,8 @@ class ImageMaker {
   uint32_t AddBlob(std::string payload);  // the number of `neve.blob.<n>`
   void SetTree(std::string root, std::string values) { root_ = std::move(root), values_ = std::move(values), has_tree_ = true; }
   void AddMetadata(std::string key, std::string value) { metadata_.emplace_back(std::move(key), std::move(value)); }
+  // The tree shows one list or dictionary in several places ("shared" of docs/format.md).
+  void SetShared() { shared_ = true; }
   void AddOpaque(OpaqueObject object) { opaque_.push_back(std::move(object)); }
   void AddNote(std::string note) { notes_.push_back(std::move(note)); }
   std::vector<std::string>* notes() { return &notes_; }
@@ -98,6 +100,7 @@ class ImageMaker {
   uint64_t memory_bytes_ = 0;
   std::string root_, values_;
   bool has_tree_ = false;
+  bool shared_ = false;
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::vector<OpaqueObject> opaque_;
   std::vector<std::string> notes_;

@@ -10,7 +10,7 @@ import zipfile
 import neve
 import pytest
 import torch
-from child import environment, passes
+from child import COMMAND, environment, passes
 from same import assert_same
 from torch_save_test import Holder
 from torch_states import OPAQUE, PLAIN, sharing
@@ -250,3 +250,23 @@ def test_patching_twice_is_patching_once_and_torch_is_still_there():
         from neve._torch_original import original
         assert torch.save is ours is torch.serialization.save is not theirs and original("save") is theirs
     """, "/tmp")
+
+
+@pytest.mark.parametrize("by_torch", [True, False])
+def test_lists_and_dictionaries_that_stand_in_several_places_stay_one(tmp_path, by_torch):
+    shared, inner = {"lr": 1}, [torch.ones(2)]
+    (torch.save if by_torch else neve.save)({"a": [shared, shared], "b": inner, "c": (inner,), "d": {1: 2}, "e": {1: 2}}, tmp_path / "g.pt")
+    found = neve.load(tmp_path / "g.pt")
+    assert found["a"][0] is found["a"][1] and found["b"] is found["c"][0] and found["d"] is not found["e"]
+    assert found["a"] == [{"lr": 1}] * 2 and torch.equal(found["b"][0], torch.ones(2))
+
+
+def test_a_small_file_of_very_many_places_costs_no_time(tmp_path):
+    nested = {"x": 1}
+    for _ in range(60):
+        nested = {"a": nested, "b": nested}
+    torch.save(nested, tmp_path / "n.pt")
+    found = neve.load(tmp_path / "n.pt")
+    assert found["a"] is found["b"]
+    shown = subprocess.run([COMMAND, "inspect", tmp_path / "n.pt"], capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 3 and "stand in so many places" in shown.stderr, shown.stderr
