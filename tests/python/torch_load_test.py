@@ -255,7 +255,8 @@ def test_patching_twice_is_patching_once_and_torch_is_still_there():
 @pytest.mark.parametrize("by_torch", [True, False])
 def test_lists_and_dictionaries_that_stand_in_several_places_stay_one(tmp_path, by_torch):
     shared, inner = {"lr": 1}, [torch.ones(2)]
-    (torch.save if by_torch else neve.save)({"a": [shared, shared], "b": inner, "c": (inner,), "d": {1: 2}, "e": {1: 2}}, tmp_path / "g.pt")
+    state = {"a": [shared, shared], "b": inner, "c": (inner,), "d": {1: 2}, "e": {1: 2}}
+    (torch.save if by_torch else neve.save)(state, tmp_path / "g.pt")
     found = neve.load(tmp_path / "g.pt")
     assert found["a"][0] is found["a"][1] and found["b"] is found["c"][0] and found["d"] is not found["e"]
     assert found["a"] == [{"lr": 1}] * 2 and torch.equal(found["b"][0], torch.ones(2))
