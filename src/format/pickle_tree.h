@@ -50,7 +50,8 @@ class PickleTree {
       : graph_(graph), values_(graph), storages_(storages), maker_(maker) {}
 
   // Emits the whole graph and sets the maker's tree. Unsupported: a list or dictionary that contains itself, nests deeper than
-  // images do, or stands in very many places. Damaged: what the allow-list refuses, tensors out of their storages. Exhausted: more than a header can hold.
+  // images do, or stands in very many places. Damaged: what the allow-list refuses, tensors out of their storages. Exhausted:
+  // more than a header can hold.
   absl::Status Build();
   // The same for parts that the caller puts together: the node of one object.
   absl::Status Emit(PickleNode node, const std::string& name, int depth, std::string* out, bool* plain);
