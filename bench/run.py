@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def rows(folder: Path) -> dict[tuple[str, ...], object]:
     """Rows that are measured together, by their names, in the order they run."""
+    import rows_device
     import rows_file
     import rows_memory
     import rows_step
@@ -43,6 +44,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("torch_tiny_save", "torch_tiny_load"): functools.partial(rows_torch.tiny, folder),
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
         ("anon_memory",): rows_memory.anon_memory,
+        ("fence_block_64m", "fence_block_1g", "device_copy_64m", "device_copy_1g"): rows_device.fence_block,
     }
 
 

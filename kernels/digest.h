@@ -1,8 +1,8 @@
-// The digest of a chunk, made where the bytes are: XXH3-128 (seed 0) of image bytes that still lie scattered in a device's tensors.
-// The value is the one that base/codec makes, so that bytes are checked from the device's memory on.
+// The digest of a chunk, made where the bytes are: XXH3-128 (seed 0) of image bytes that still lie scattered in a device's
+// tensors. The value is the one that base/codec makes, so that bytes are checked from the device's memory on.
 //
-// XXH3 adds up eight sums over 16 stripes of 64 bytes (a block of 1024), then scrambles them. What a block adds does not depend on
-// the sums before it. So it is two launches: every block's eight additions, all at once (BlockSum); then, chunk by chunk, the
+// XXH3 adds up eight sums over 16 stripes of 64 bytes (a block of 1024), then scrambles them. What a block adds does not depend
+// on the sums before it. So it is two launches: every block's eight additions, all at once (BlockSum); then, chunk by chunk, the
 // additions and scrambles in order and the end (FinishDigest).
 //
 // Defined for chunks of more than 240 bytes; shorter ones (only a last chunk can be) have another definition and are the CPU's.
@@ -63,7 +63,8 @@ NEVE_ANYWHERE uint64_t WordAt(const DigestPiece* pieces, uint64_t position, uint
   uint32_t at = *cursor;
   for (uint64_t i = 0; i < 8; ++i) {
     while (position + i >= pieces[at].offset + pieces[at].bytes) ++at;
-    word |= static_cast<uint64_t>(reinterpret_cast<const uint8_t*>(pieces[at].address)[position + i - pieces[at].offset]) << (8 * i);
+    word |= static_cast<uint64_t>(reinterpret_cast<const uint8_t*>(pieces[at].address)[position + i - pieces[at].offset])
+            << (8 * i);
   }
   return word;
 }
@@ -72,7 +73,8 @@ NEVE_ANYWHERE uint64_t WordAt(const DigestPiece* pieces, uint64_t position, uint
 NEVE_ANYWHERE uint64_t DigestBlocks(uint64_t chunk_bytes) { return (chunk_bytes - 1) / kBlock + 1; }
 
 // What stripe [position, position + 64) adds to sum `sum` under the key at `key`.
-NEVE_ANYWHERE uint64_t StripeSum(const DigestPiece* pieces, uint64_t position, uint32_t sum, const uint8_t* key, uint32_t* cursor) {
+NEVE_ANYWHERE uint64_t StripeSum(const DigestPiece* pieces, uint64_t position, uint32_t sum, const uint8_t* key,
+                                 uint32_t* cursor) {
   uint32_t other = *cursor;
   const uint64_t word = WordAt(pieces, position + 8 * sum, cursor);
   const uint64_t keyed = word ^ LoadWord(key + 8 * sum);
@@ -120,7 +122,7 @@ NEVE_ANYWHERE uint64_t MergeSums(const uint64_t* sums, const uint8_t* key, uint6
 // The digest of a chunk from its blocks' sums, DigestBlocks(bytes) x 8 of them: one lane a chunk.
 NEVE_ANYWHERE DigestValue FinishDigest(const uint64_t* block_sums, uint64_t bytes, const DigestSecret& secret) {
   constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87u, kPrime2 = 0xC2B2AE3D27D4EB4Fu;
-  uint64_t sums[kSums] = {0xC2B2AE3Du, kPrime1, kPrime2, 0x165667B19E3779F9u, 0x85EBCA77C2B2AE63u, 0x85EBCA77u,
+  uint64_t sums[kSums] = {0xC2B2AE3Du,         kPrime1,    kPrime2, 0x165667B19E3779F9u, 0x85EBCA77C2B2AE63u, 0x85EBCA77u,
                           0x27D4EB2F165667C5u, 0x9E3779B1u};
   const uint64_t blocks = DigestBlocks(bytes);
   for (uint64_t block = 0; block < blocks; ++block) {

@@ -6,7 +6,8 @@ __asm__(
     ".section .rodata\n"
     ".balign 16\n"
     "neve_fatbin_begin:\n"
-    ".incbin \"" NEVE_FATBIN_FILE "\"\n"
+    ".incbin \"" NEVE_FATBIN_FILE
+    "\"\n"
     "neve_fatbin_end:\n"
     ".byte 0\n"
     ".previous\n");

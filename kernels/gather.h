@@ -13,9 +13,9 @@ namespace neve::kernels {
 
 // One range. The layout is what the device reads: 16 bytes.
 struct GatherItem {
-  uint64_t address;   // of the range outside
+  uint64_t address;  // of the range outside
   uint32_t bytes;
-  uint32_t offset;    // in the packed side
+  uint32_t offset;  // in the packed side
 };
 
 struct Vector16 {

@@ -12,7 +12,7 @@ inline constexpr int kStridedRankMax = 16;
 struct StridedView {
   uint64_t address;
   uint32_t rank;
-  uint32_t item_bytes;   // 1 to 16
+  uint32_t item_bytes;  // 1 to 16
   int64_t extents[kStridedRankMax];
   int64_t strides[kStridedRankMax];
 };

@@ -92,6 +92,7 @@ struct TensorTable {
   std::span<const int64_t> global_extents = {};   // concatenated as `extents` are; looked at where the flag is set
   std::span<const int64_t> offsets = {};
   std::span<const std::string_view> logical_names = {};   // empty, or one a tensor; "": the tensor's own name
+  std::span<const int32_t> devices = {};     // < 0: host memory; else that CUDA device's. Empty: all in host memory
 };
 
 // The structure of a state, described once and used by every save that has it. Opaque; shared.
@@ -100,6 +101,10 @@ class State;
 // as `neve.blob.<n>`.
 // A piece that does not lie in its global shape: Invalid. A piece is stored on its own, whatever memory it shares.
 absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors, std::string_view tree, uint32_t blob_count);
+
+// What CUDA offers here, in one line: driver, devices, how copies go. Unavailable says what is missing; then saves of tensors on a
+// device fail. Makes no context.
+absl::StatusOr<std::string> DescribeDevices();
 
 // ---- Saving ----
 
@@ -112,6 +117,13 @@ struct SaveRequest {
   Tags tags;
   std::vector<std::string> to;                 // tier names; empty: those whose cadence is due
   double slot_timeout_s = -1;                  // how long to wait for a free slot; < 0: for ever. Timeout: nothing was counted
+  // Of tensors on devices only. Their memory is borrowed until the stage "captured" has ended, one way or the other.
+  std::span<const DeviceStream> streams;       // the program's current stream of each device; default: its default stream
+  // False: Save has those streams wait, on the device, until the tensors may be changed. True: Save returns at once; the tensors may
+  // be changed on a stream once Ticket::Fence was called for it.
+  bool fence = false;
+  std::span<const uint8_t> fenced;             // one a tensor, 0: not kept until the fence, so that Save has the streams wait for
+                                               // its copy; the same for tensors that share memory. Empty: all are kept
 };
 
 // One asynchronous save. Stages, in order: "captured", the due tiers ("ram", "file", ...), "done", "complete" (and
@@ -128,6 +140,9 @@ class Ticket {
   virtual absl::Status Error() const = 0;      // the first error, or OK
   // Readable at every change until a byte is read. Owned by the ticket.
   virtual int Descriptor() const = 0;
+  // Has the streams wait, on the device, until the tensors may be changed. The host waits only until the copies were handed to the
+  // device. Timeout: that took longer; the save is given up, and the tensors may be changed. OK at once for a state in host memory.
+  virtual absl::Status Fence(std::span<const DeviceStream> streams, double timeout_s) = 0;
   virtual std::map<std::string, std::string> Places() const = 0;   // tier name -> path of this save's image there
 };
 

@@ -7,7 +7,8 @@
  * 4. Threads: an engine, a ticket, an image may be used from any thread; a handle is destroyed by one, when no call is in it.
  *    No thread of neve calls into the program, but for the log hook.
  * 5. Structs begin with their own size (set by their INIT macro); fields are only appended.
- * 6. Memory given to a call is borrowed until it returns. After neve_engine_save returns the tensors may be changed.
+ * 6. Memory given to a call is borrowed until it returns. After neve_engine_save returns tensors in host memory may be changed;
+ *    for those on a device see neve_save_request.
  */
 #ifndef NEVE_NEVE_H_
 #define NEVE_NEVE_H_
@@ -119,8 +120,9 @@ typedef struct neve_tensors {
   const int64_t* global_extents;       /* concatenated exactly as `extents`, ignored where the flag is 0 */
   const int64_t* offsets;
   const char* const* logical_names;    /* NULL, or per tensor NULL (its own name) or a NUL-terminated escaped name */
+  const int32_t* devices;              /* NULL: all in host memory; else per tensor < 0 (host memory) or its CUDA device's number */
 } neve_tensors;
-#define NEVE_TENSORS_INIT {sizeof(neve_tensors), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define NEVE_TENSORS_INIT {sizeof(neve_tensors), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 typedef enum neve_dtype {
   NEVE_BOOL = 1, NEVE_U8, NEVE_I8, NEVE_F8_E5M2, NEVE_F8_E4M3, NEVE_F8_E8M0, NEVE_F8_E4M3FNUZ, NEVE_F8_E5M2FNUZ,
@@ -135,11 +137,15 @@ NEVE_API void neve_state_destroy(neve_state** state);   /* saves in flight keep 
 
 /* ---- Save ---- */
 
+/* What CUDA offers here, in one line: driver, devices, how copies go. NEVE_UNAVAILABLE says what is missing: then saves of tensors on
+ * a device fail. Makes no context. */
+NEVE_API neve_code neve_devices_describe(neve_string** text, neve_error** error);
+
 typedef struct neve_save_request {
   size_t struct_size;
   uint64_t step;
   const neve_state* state;
-  const void* const* addresses;      /* one per tensor, host memory */
+  const void* const* addresses;      /* one per tensor, in the memory that the state says */
   const char* values;                /* values text of docs/format.md */
   size_t values_bytes;
   const void* const* blobs;          /* blob_count payloads */
@@ -147,8 +153,17 @@ typedef struct neve_save_request {
   const char* tags_json;             /* NULL, or a flat JSON object of numbers, strings, booleans */
   const char* to;                    /* NULL: due tiers by cadence; else tier names separated by commas */
   double slot_timeout_s;             /* wait for a free slot; < 0: for ever; NEVE_TIMEOUT: nothing was saved or counted */
+  /* Of tensors on devices. What their streams were given before this call is saved. Their memory is borrowed until the stage
+   * "captured" has ended, reached or failed. */
+  const int32_t* stream_devices;     /* CUDA devices, and the program's current stream of each: a CUstream (cudaStream_t), or NULL */
+  void* const* streams;              /* for the default stream, as for devices that are not named */
+  size_t stream_count;
+  int fence;                         /* 0: the call has those streams wait, on the device, until the tensors may be changed.
+                                      * 1: it returns at once; see neve_ticket_fence */
+  const uint8_t* fenced;             /* NULL, or per tensor 0 where it is changed before the fence: the call then has the streams wait
+                                      * for its copy. The same for tensors that share memory */
 } neve_save_request;
-#define NEVE_SAVE_REQUEST_INIT {sizeof(neve_save_request), 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, -1.0}
+#define NEVE_SAVE_REQUEST_INIT {sizeof(neve_save_request), 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, -1.0, NULL, NULL, 0, 0, NULL}
 
 NEVE_API neve_code neve_engine_save(neve_engine* engine, const neve_save_request* request, neve_ticket** ticket, neve_error** error);
 /* Makes and prefaults the slots for such a save (step, tags and to are ignored; values and blobs only by size). Blocking. */
@@ -163,6 +178,11 @@ NEVE_API neve_code neve_ticket_wait(const neve_ticket* ticket, const char* stage
 /* {"step":..,"save_id":"i0001.s000000","stages":{"captured":"reached",...},"error":null|{"code":..,"message":..,"errno":..},
  *  "places":{"file":path}} */
 NEVE_API neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, neve_error** error);
+/* After a save with fence = 1, before the first call that changes the tensors: has these streams wait, on the device, until they may
+ * be changed. The host waits only until the copies were handed to the device. NEVE_TIMEOUT: that took longer, so the save was given up
+ * and the tensors may be changed. At once for a state in host memory. */
+NEVE_API neve_code neve_ticket_fence(const neve_ticket* ticket, const int32_t* stream_devices, void* const* streams, size_t stream_count,
+                                     double timeout_s, neve_error** error);
 NEVE_API int neve_ticket_descriptor(const neve_ticket* ticket);   /* readable at every change; owned by the ticket */
 NEVE_API void neve_ticket_destroy(neve_ticket** ticket);          /* the save goes on */
 

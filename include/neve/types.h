@@ -46,6 +46,12 @@ std::string_view Name(TierKind kind);  // "ram", "peer", "file", "object"
 enum class StageState : uint8_t { kPending, kReached, kFailed, kSkipped };
 std::string_view Name(StageState state);  // "pending", "reached", "failed", "skipped"
 
+// A stream of the program's on a device: a CUstream (cudaStream_t), null for the default stream.
+struct DeviceStream {
+  int32_t device = 0;   // as CUDA counts them
+  void* handle = nullptr;
+};
+
 // A tag's value: what `tags=` of a save may hold.
 using TagValue = std::variant<bool, int64_t, double, std::string>;
 using Tags = std::map<std::string, TagValue>;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ctypes import (
-    CDLL, CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p,
+    CDLL, CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64,
+    c_void_p,
 )
 from typing import Any, Dict, List, Tuple, Type
 
@@ -82,6 +83,7 @@ class Tensors(Sized):
         ("global_extents", POINTER(c_int64)),
         ("offsets", POINTER(c_int64)),
         ("logical_names", POINTER(c_char_p)),
+        ("devices", POINTER(c_int32)),
     ]
 
 
@@ -98,6 +100,11 @@ class SaveRequest(Sized):
         ("tags_json", c_char_p),
         ("to", c_char_p),
         ("slot_timeout_s", c_double),
+        ("stream_devices", POINTER(c_int32)),
+        ("streams", POINTER(c_void_p)),
+        ("stream_count", c_size_t),
+        ("fence", c_int),
+        ("fenced", POINTER(c_uint8)),
     ]
     _initial_ = {"slot_timeout_s": -1.0}
 
@@ -200,8 +207,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_engine_count_save": (c_int, [_handle, _error]),
     "neve_engine_drain": (c_int, [_handle, c_double, _error]),
     "neve_engine_pin": (c_int, [_handle, c_uint64, c_int, _error]),
+    "neve_devices_describe": (c_int, [_out, _error]),
     "neve_ticket_wait": (c_int, [_handle, c_char_p, c_double, _error]),
     "neve_ticket_describe": (c_int, [_handle, _out, _error]),
+    "neve_ticket_fence": (c_int, [_handle, POINTER(c_int32), POINTER(c_void_p), c_size_t, c_double, _error]),
     "neve_ticket_descriptor": (c_int, [_handle]),
     "neve_ticket_destroy": (None, [_out]),
     "neve_engine_steps": (c_int, [_handle, _out, _error]),

@@ -10,7 +10,7 @@ from array import array
 from operator import add, attrgetter, eq, ge, mul
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from . import _abi, _tensors
+from . import _abi, _device, _tensors, _torn
 from ._library import call, library
 from ._pieces import Part
 from ._template import Changed, Collected, Numbering, Template
@@ -22,9 +22,13 @@ _CHUNK = 256   # tensors looked at together: their fields stay in the processor'
 
 
 class Structure:
-    """A described structure: what a later state is compared with, and what the engine was told of it."""
+    """A described structure: what a later state is compared with, and what the engine was told of it.
 
-    def __init__(self, walker: Walker, root: Template, state: Any) -> None:
+    takes_devices: tensors on CUDA devices are given to the engine where they lie, when it can use them; others are copied first.
+    """
+
+    def __init__(self, walker: Walker, root: Template, state: Any, takes_devices: bool = False) -> None:
+        self._takes_devices = takes_devices
         found = Collected()
         root.match(state, found)
         self.root = root
@@ -63,6 +67,14 @@ class Structure:
             for begin in range(0, len(tensors), _CHUNK)]
         self._devices = [tensor.device for tensor in tensors]
         self.off_host = any(device.type != "cpu" for device in self._devices)
+        # Of each tensor the CUDA device that the engine takes it from; -1: from the host.
+        self._ordinals = [_device.ordinal(device) for device in self._devices] if self._takes_devices else []
+        if any(ordinal >= 0 for ordinal in self._ordinals) and not _device.usable():
+            self._ordinals = []
+        self.ordinals = sorted({ordinal for ordinal in self._ordinals if ordinal >= 0})
+        self._copied = [index for index, device in enumerate(self._devices)
+                        if device.type != "cpu" and not (self._ordinals and self._ordinals[index] >= 0)]
+        self.copies = bool(self._copied)
 
     def collect(self, state: Any) -> Tuple[Collected, "array[int]"]:
         """Leaves and addresses of a state of this structure; raises Changed for any other."""
@@ -118,14 +130,13 @@ class Structure:
                     raise Changed
         except (RuntimeError, NotImplementedError):
             raise Changed from None   # a sparse or wrapped tensor, which has no address
-        if self.off_host:
+        if self._copied:
             self._copy_to_host(tensors, addresses)
         return addresses
 
     def _copy_to_host(self, tensors: List[Any], addresses: "array[int]") -> None:
-        away = [index for index, device in enumerate(self._devices) if device.type != "cpu"]
-        host, keep = _tensors.host_copies([tensors[index] for index in away])
-        for index, address in zip(away, host):
+        host, keep = _tensors.host_copies([tensors[index] for index in self._copied])
+        for index, address in zip(self._copied, host):
             addresses[index] = address
         tensors.append(keep)   # alive as long as what was collected
 
@@ -163,6 +174,21 @@ class Structure:
             weakref.finalize(self, _destroy_state, self._handle).atexit = False
         return self._handle
 
+    def _spread(self, of_torch: Sequence[int], of_arrays: int) -> List[int]:
+        """One number for each of the engine's tensors."""
+        spread = [of_arrays] * len(self.specs)
+        for place, value in zip(self._torch_index, of_torch):
+            spread[place] = value
+        return spread
+
+    def fenced(self, tensors: Sequence[Any], kept: Set[int]) -> List[int]:
+        """Of each of the engine's tensors whether its storage is among those that a fence keeps."""
+        return self._spread([int(tensor.untyped_storage().data_ptr() in kept) for tensor in tensors[:len(self._torch_index)]], 0)
+
+    def named(self, tensors: Sequence[Any]) -> Tuple[List[str], List[Any]]:
+        """Names and tensors of torch."""
+        return [self.specs[place].name for place in self._torch_index], list(tensors[:len(self._torch_index)])
+
     def _create(self) -> ctypes.c_void_p:
         names = [spec.name.encode("utf-8") for spec in self.specs]
         joined = b"".join(names)
@@ -177,6 +203,8 @@ class Structure:
         )
         if any(spec.part is not None for spec in self.specs):
             _declare_pieces(tensors, self.specs)
+        if self.ordinals:
+            tensors.devices = (ctypes.c_int32 * len(names))(*self._spread(self._ordinals, -1))
         tree = self.tree.encode("utf-8")
         state = ctypes.c_void_p()
         call("neve_state_create", ctypes.byref(tensors), tree, len(tree), self.blob_count, ctypes.byref(state))
@@ -212,6 +240,16 @@ class Capture:
         if len(found.blobs) != structure.blob_count:
             raise Internal(f"{len(found.blobs)} blobs were collected where the tree names {structure.blob_count}")
 
+    def watch(self) -> _torn.Watch:
+        """The tensors of torch as they are now."""
+        return _torn.Watch(*self.structure.named(self._found.torch))
+
+    def fence(self, request: Any, optimizers: Sequence[Any]) -> None:
+        """Makes it a save that returns at once, of which the optimizers' parameters and states are kept until the fence."""
+        mask = self.structure.fenced(self._found.torch, _device.kept_storages(optimizers))
+        request.fence = 1
+        request.fenced = (ctypes.c_uint8 * max(len(mask), 1))(*mask)
+
     def request(self, **fields: Any) -> Any:
         """The request struct; `fields` are step, tags_json, to, slot_timeout_s."""
         blobs = self._found.blobs
@@ -226,6 +264,9 @@ class Capture:
             blobs=(ctypes.c_char_p * count)(*blobs) if count else None,
             blob_bytes=(ctypes.c_size_t * count)(*map(len, blobs)) if count else None,
             **fields)
+        if self.structure.ordinals:
+            request.stream_devices, request.streams, request.stream_count = _device.stream_arrays(
+                _device.current_streams(self.structure.ordinals))
         request.owner = self   # the memory above is this object's
         return request
 
@@ -233,7 +274,8 @@ class Capture:
 class Describer:
     """Turns states into captures, and remembers the last structure. One per Checkpointer."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes_devices: bool = False) -> None:
+        self._takes_devices = takes_devices
         self._structure: Optional[Structure] = None
         self._sticky: Set[str] = set()
 
@@ -247,7 +289,7 @@ class Describer:
         try:
             with collector_paused():
                 walker = Walker(self._sticky)
-                structure = Structure(walker, walker.walk(state), state)
+                structure = Structure(walker, walker.walk(state), state, self._takes_devices)
             capture = Capture(structure, *structure.collect(state))
         except Changed:
             raise Internal("the state changed while it was being described (is another thread at it?)") from None

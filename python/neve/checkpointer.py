@@ -12,7 +12,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote
 
-from . import _abi, _waiting
+from . import _abi, _device, _torn, _waiting
 from . import errors as _errors
 from ._describe import Capture, Describer
 from ._group import Group, join
@@ -111,10 +111,11 @@ class Checkpointer:
         self._folder = os.fspath(folder)
         self._engine = ctypes.c_void_p()
         self._lock = threading.RLock()
-        self._describer = Describer()
+        self._describer = Describer(takes_devices=True)
         self._preparing: Optional[threading.Thread] = None
         self._refused = ""       # why saves are refused: a restore in place that failed
         self._told_of_device = False
+        self._fence: Optional[Tuple[_device.Fence, Ticket]] = None   # of the last save, until it is kept
         self._last_step: Optional[int] = None
         self._together(lambda: call("neve_engine_open", ctypes.byref(options), ctypes.byref(self._engine)))
         finalizer = weakref.finalize(self, _destroy_engine, self._engine, self._pid)
@@ -195,8 +196,12 @@ class Checkpointer:
              to: Union[None, str, Sequence[str]] = None) -> Ticket:
         """Captures the state and returns; the rest happens in the background. After it the state may be changed.
 
-        fence: an optimizer, or a list of them, before whose next step a device's tensors must be captured (a host state always
-            is when this returns).
+        Tensors on CUDA devices are copied while the program goes on; its current stream waits, on the device, until they may be
+        changed.
+
+        fence: an optimizer, or a list of them. Then the streams do not wait now: what only the optimizers change (parameters and
+            their state) is kept until the next step of one of them, or until ``ticket.fence()``; the stream waits there. Host
+            tensors are always captured when this returns.
         tags: a flat dict of numbers, strings and booleans, shown by ``steps()`` and used by ``best=``.
         to: only these tiers, due whatever their cadence.
 
@@ -213,9 +218,15 @@ class Checkpointer:
             tags_json = _tags_json(tags)
             tiers = _tier_names(to, "to")
             with self._lock:
+                self._keep_last_fence()
                 capture = self._describer.capture(state, stacklevel=2)
                 self._tell_of_device(capture)
+                ordinals = capture.structure.ordinals
+                optimizers = _device.optimizers_of(fence) if fence is not None and ordinals else []
+                watch = capture.watch() if _torn.wanted() else None
                 request = capture.request(step=number, tags_json=tags_json, to=tiers)
+                if optimizers:
+                    capture.fence(request, optimizers)
 
                 def attempt(left: float) -> None:
                     nonlocal reached
@@ -230,7 +241,25 @@ class Checkpointer:
             if not handle.value and not (reached and isinstance(error, Error)):
                 self.count_save()
             raise
-        return Ticket(handle, number)
+        ticket = Ticket(handle, number, ordinals)
+        if ordinals:
+            _device.hold_until_captured(ticket, capture)
+        if optimizers:
+            ticket.watch(watch)
+            self._fence = (_device.Fence(optimizers, ticket.fence), ticket)
+        elif watch is not None:
+            watch.check("its return")
+        return ticket
+
+    def _keep_last_fence(self) -> None:
+        """A step that ran without its hooks, as in a captured graph, kept no fence: better now than never."""
+        last, self._fence = self._fence, None
+        if last is not None:
+            fence, ticket = last
+            if not ticket.fenced:
+                _log.warning("no step of the fenced optimizers has come since the save of step %d: call ticket.fence() before the tensors "
+                             "change (in a captured graph no hook runs)", ticket.step)
+            fence()
 
     def count_save(self) -> None:
         """Counts a save that failed on this rank before ``save`` was called, while other ranks went on to call it."""
@@ -275,9 +304,9 @@ class Checkpointer:
         self._preparing = None
 
     def _tell_of_device(self, capture: Capture) -> None:
-        if capture.structure.off_host and not self._told_of_device:
+        if capture.structure.copies and not self._told_of_device:
             self._told_of_device = True
-            _log.warning("tensors on a device are copied to the host inside save(); this version does not overlap that copy")
+            _log.warning("tensors on a device that neve cannot read from are copied to the host inside save(), and training waits")
 
     # ---- Restoring ----
 

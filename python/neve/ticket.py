@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import select
 import threading
 import weakref
-from typing import Any, Callable, Dict, Generator, List, Optional
+from typing import Any, Callable, Dict, Generator, List, Optional, Sequence
 
-from . import _waiting
+from . import _device, _torn, _waiting
 from ._library import call, call_json, library
-from .errors import Error, Invalid, from_code
+from .errors import Error, Invalid, Timeout, from_code
+
+_log = logging.getLogger("neve")
 
 Callback = Callable[["Ticket"], Any]
 
@@ -26,8 +29,11 @@ class Ticket:
     ``await ticket`` waits for ``done``. A ticket may be used from any thread. Dropping it does not stop the save.
     """
 
-    def __init__(self, handle: ctypes.c_void_p, step: int) -> None:
+    def __init__(self, handle: ctypes.c_void_p, step: int, ordinals: Sequence[int] = ()) -> None:
         self._handle = handle
+        self._ordinals = list(ordinals)   # CUDA devices that the save reads from
+        self._watch: Optional[_torn.Watch] = None
+        self._fenced = False
         self._pid = os.getpid()
         self._step = step
         finalizer = weakref.finalize(self, _destroy_ticket, handle, self._pid)
@@ -91,8 +97,32 @@ class Ticket:
         return "pending" not in self.stages.values()
 
     def fence(self) -> None:
-        """After this the tensors may be changed. A host state is captured before ``save()`` returns: nothing to wait for."""
+        """After this the tensors may be changed, on the current streams of their devices, which wait for the copies.
+
+        The host waits only until the copies were handed to the device; should that take longer than a minute, the save is given up
+        and its ticket says so. A host state is captured before ``save()`` returns: nothing to wait for.
+        """
         self._check()
+        if not self._ordinals:
+            return
+        self._fenced = True
+        devices, streams, count = _device.stream_arrays(_device.current_streams(self._ordinals))
+        try:
+            call("neve_ticket_fence", self._handle, devices, streams, count, _device.FENCE_TIMEOUT_S)
+        except Timeout as error:
+            _log.warning("step %d: %s", self._step, error)
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.check("its fence")
+
+    @property
+    def fenced(self) -> bool:
+        """Whether :meth:`fence` was called, by the hook of an optimizer or by the program."""
+        return self._fenced
+
+    def watch(self, watch: Optional[_torn.Watch]) -> None:
+        """What to compare when the fence is reached (NEVE_CHECK_TORN)."""
+        self._watch = watch
 
     def fileno(self) -> int:
         """A descriptor that becomes readable at every change, until a byte is read from it. It belongs to the ticket."""

@@ -1,6 +1,7 @@
 // The C API over the C++ one: conversions only.
 #include "neve/neve.h"
 
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -63,12 +64,29 @@ absl::StatusOr<neve::Tags> ParseTags(const char* text) {
 // Borrowed arrays of a request as the C++ API wants them.
 struct RequestView {
   std::vector<std::string_view> blobs;
+  std::vector<neve::DeviceStream> streams;
   neve::SaveRequest request;
 };
 
+absl::StatusOr<std::vector<neve::DeviceStream>> ToStreams(const int32_t* devices, void* const* handles, size_t count) {
+  std::vector<neve::DeviceStream> streams;
+  if (count != 0 && (devices == nullptr || handles == nullptr)) {
+    return neve::Invalid("streams are counted, and their devices or they are null");
+  }
+  for (size_t i = 0; i < count; ++i) streams.push_back({devices[i], handles[i]});
+  return streams;
+}
+
 absl::Status ToRequest(const neve_save_request* from, RequestView* view) {
-  if (from == nullptr || from->struct_size < sizeof(neve_save_request)) {
-    return neve::Invalid("the save request is null or older than this library");
+  constexpr size_t kFirstForm = offsetof(neve_save_request, stream_devices);
+  if (from == nullptr || from->struct_size < kFirstForm) {
+    return neve::Invalid("the save request is null or not one of this library");
+  }
+  if (from->struct_size >= sizeof(neve_save_request)) {
+    NEVE_ASSIGN_OR_RETURN(view->streams, ToStreams(from->stream_devices, from->streams, from->stream_count));
+    view->request.streams = view->streams;
+    view->request.fence = from->fence != 0;
+    if (from->fenced != nullptr && from->state != nullptr) view->request.fenced = {from->fenced, from->state->tensor_count};
   }
   if (from->state == nullptr) return neve::Invalid("the save request has no state");
   const neve_state& state = *from->state;
@@ -238,7 +256,7 @@ neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_
   return Guarded(error, [&]() -> absl::Status {
     if (state == nullptr) return neve::Invalid("no place for the state");
     *state = nullptr;
-    if (tensors == nullptr || tensors->struct_size < sizeof(neve_tensors)) {
+    if (tensors == nullptr || tensors->struct_size < offsetof(neve_tensors, devices)) {
       return neve::Invalid("the tensors are null or older than this library");
     }
     const size_t count = tensors->count;
@@ -277,6 +295,7 @@ neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_
       }
       table.logical_names = logical_names;
     }
+    if (tensors->struct_size >= sizeof(neve_tensors) && tensors->devices != nullptr) table.devices = {tensors->devices, count};
     NEVE_ASSIGN_OR_RETURN(
         std::shared_ptr<neve::State> described,
         neve::DescribeState(table, tree == nullptr ? std::string_view() : std::string_view(tree, tree_bytes), blob_count));
@@ -299,6 +318,16 @@ neve_code neve_engine_save(neve_engine* engine, const neve_save_request* request
     NEVE_RETURN_IF_ERROR(ToRequest(request, &view));
     NEVE_ASSIGN_OR_RETURN(std::shared_ptr<neve::Ticket> given, engine->engine->Save(view.request));
     if (ticket != nullptr) *ticket = new neve_ticket{std::move(given)};
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_devices_describe(neve_string** text, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (text == nullptr) return neve::Invalid("no place for the text");
+    *text = nullptr;
+    NEVE_ASSIGN_OR_RETURN(std::string described, neve::DescribeDevices());
+    GiveString(text, std::move(described));
     return absl::OkStatus();
   });
 }
@@ -360,6 +389,15 @@ neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, ne
     document["places"] = ticket->ticket->Places();
     GiveString(json, Dump(document));
     return absl::OkStatus();
+  });
+}
+
+neve_code neve_ticket_fence(const neve_ticket* ticket, const int32_t* stream_devices, void* const* streams, size_t stream_count,
+                            double timeout_s, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (ticket == nullptr) return neve::Invalid("the ticket is null");
+    NEVE_ASSIGN_OR_RETURN(const std::vector<neve::DeviceStream> list, ToStreams(stream_devices, streams, stream_count));
+    return ticket->ticket->Fence(list, timeout_s);
   });
 }
 

@@ -60,6 +60,8 @@ void GatherBytes(const tensor::StridedCopy& copy, const std::byte* base, uint64_
   }
 }
 
+}  // namespace
+
 absl::Status CheckInput(const format::Layout& layout, const CaptureInput& input) {
   const format::Structure& structure = layout.structure();
   if (input.addresses.size() != structure.tensors.size()) {
@@ -87,8 +89,6 @@ absl::Status CheckInput(const format::Layout& layout, const CaptureInput& input)
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 CapturePlan::CapturePlan(std::shared_ptr<const format::Layout> layout, uint64_t chunk_bytes)
     : layout_(std::move(layout)), chunk_bytes_(chunk_bytes) {

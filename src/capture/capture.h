@@ -30,10 +30,14 @@ struct CaptureInput {
   std::span<const std::string_view> blobs;            // each fits its capacity
 };
 
+// Invalid when the input does not fit the layout: counts, the values, a blob, a tensor without an address.
+absl::Status CheckInput(const format::Layout& layout, const CaptureInput& input);
+
 class CapturePlan {
  public:
   CapturePlan(std::shared_ptr<const format::Layout> layout, uint64_t chunk_bytes);
   const format::Layout& layout() const { return *layout_; }
+  const std::shared_ptr<const format::Layout>& shared_layout() const { return layout_; }
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   uint64_t chunk_count() const;
 

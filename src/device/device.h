@@ -53,32 +53,32 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual int ordinal() const = 0;
-  virtual std::string name() const = 0;          // "cuda:0", "host", "simulated:0"
+  virtual std::string name() const = 0;  // "cuda:0", "host", "simulated:0"
   virtual BatchForm batch_form() const = 0;
-  virtual bool has_kernels() const = 0;          // whether Gather and GatherStrided work; else ranges are copied one by one
-  virtual absl::Status Health() const = 0;       // the sticky error
+  virtual bool has_kernels() const = 0;     // whether Gather and GatherStrided work; else ranges are copied one by one
+  virtual absl::Status Health() const = 0;  // the sticky error
 
   // ---- Memory ----
   virtual absl::StatusOr<MemoryKind> KindOf(const void* address) const = 0;
   // kDevice or kRegistered; Exhausted when there is none, which leaves everything as it was.
   virtual absl::StatusOr<void*> Allocate(MemoryKind kind, uint64_t bytes) = 0;
-  virtual void Free(MemoryKind kind, void* address) = 0;   // what streams still do with it must have ended
+  virtual void Free(MemoryKind kind, void* address) = 0;  // what streams still do with it must have ended
   // Makes host memory kRegistered. AlreadyExists when part of it is (UnregisterHost of the same begin may help); Unavailable or
   // Exhausted when it is refused: the memory is kHost then, as before.
   virtual absl::Status RegisterHost(std::span<std::byte> memory) = 0;
   virtual absl::Status UnregisterHost(std::byte* begin) = 0;
 
   // ---- Streams and events ----
-  virtual absl::StatusOr<Stream> CreateStream() = 0;       // has no order with the default stream
-  virtual void DestroyStream(Stream stream) = 0;           // what it was given is done first
+  virtual absl::StatusOr<Stream> CreateStream() = 0;  // has no order with the default stream
+  virtual void DestroyStream(Stream stream) = 0;      // what it was given is done first
   // Whether calls on the stream are being recorded into a graph instead of run.
   virtual absl::StatusOr<bool> IsCapturing(Stream stream) = 0;
   virtual absl::StatusOr<Event> CreateEvent() = 0;
-  virtual void DestroyEvent(Event event) = 0;              // who waits for it still gets there
+  virtual void DestroyEvent(Event event) = 0;  // who waits for it still gets there
   virtual absl::Status Record(Event event, Stream stream) = 0;
   virtual absl::Status Wait(Stream stream, Event event) = 0;
   virtual absl::StatusOr<bool> Reached(Event event) = 0;
-  virtual absl::Status Synchronize(Event event) = 0;       // blocks the calling thread
+  virtual absl::Status Synchronize(Event event) = 0;  // blocks the calling thread
 
   // ---- Work ----
   virtual absl::Status Copy(Stream stream, const CopyRange& range) = 0;
@@ -169,13 +169,13 @@ class OwnedMemory {
   uint64_t bytes_ = 0;
 };
 
-// The device of that number, as CUDA counts them: the same object each time. NotFound without such a device, Unavailable where the
-// driver is missing or too old, saying what was found. The first call looks for the driver.
+// The device of that number, as CUDA counts them: the same object each time, kept until the process ends. NotFound without such a
+// device, Unavailable where the driver is missing or too old, saying what was found. The first call looks for the driver.
 absl::StatusOr<std::shared_ptr<Device>> Find(int ordinal);
 // What Find finds from now on for every ordinal, for tests and for NEVE_DEVICE=simulated; null: the driver's devices again.
 void Use(std::shared_ptr<Device> device);
-// One line: what works on this machine, or why nothing does.
-std::string Describe();
+// One line: the driver, its devices, and how copies will go; Unavailable says what is missing. No context is made.
+absl::StatusOr<std::string> Describe();
 
 }  // namespace neve::device
 

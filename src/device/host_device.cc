@@ -29,7 +29,8 @@ class HostDevice final : public Device {
   }
   absl::StatusOr<void*> Allocate(MemoryKind kind, uint64_t bytes) override {
     constexpr uint64_t kAlignment = 256;
-    void* address = bytes > SIZE_MAX / 2 ? nullptr : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    void* address =
+        bytes > SIZE_MAX / 2 ? nullptr : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (address == nullptr) return Exhausted(absl::StrFormat("host: no memory for %d bytes", bytes), ENOMEM);
     if (kind == MemoryKind::kRegistered) {
       sync::MutexLock lock(mutex_);

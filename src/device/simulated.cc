@@ -93,7 +93,7 @@ bool SimulatedDevice::ReadyLocked(Operation& head, sync::Nanos now, sync::Nanos*
   sync::Nanos free = head.begin;
   if (options_.bytes_per_s > 0 && head.range < head.ranges.size()) {
     const CopyRange& range = head.ranges[head.range];
-    if (OnDevice(range.source) != OnDevice(range.target)) free = std::max(free, engine_free_[OnDevice(range.source) ? 0 : 1]);
+    if (const int engine = EngineOf(range); engine >= 0) free = std::max(free, engine_free_[static_cast<size_t>(engine)]);
   }
   if (free <= now) return true;
   *next = std::min(*next, free);
@@ -113,6 +113,11 @@ StreamState* SimulatedDevice::PickLocked(sync::Nanos now, sync::Nanos* next) {
   return among.empty() ? nullptr : among[random_.Below(among.size())];
 }
 
+int SimulatedDevice::EngineOf(const CopyRange& range) const {
+  const bool from = Own(range.source), to = Own(range.target);
+  return from == to ? -1 : from ? 0 : 1;
+}
+
 absl::Status SimulatedDevice::StepCopyLocked(Operation& head, bool* ended) {
   if (head.range == head.ranges.size()) {
     *ended = true;
@@ -125,8 +130,8 @@ absl::Status SimulatedDevice::StepCopyLocked(Operation& head, bool* ended) {
   const auto* const source = static_cast<const std::byte*>(range.source) + head.done;
   NEVE_RETURN_IF_ERROR(CheckLocked(source, bytes));
   NEVE_RETURN_IF_ERROR(CheckLocked(target, bytes));
-  if (options_.bytes_per_s > 0 && OnDevice(range.source) != OnDevice(range.target)) {
-    sync::Nanos& free = engine_free_[OnDevice(range.source) ? 0 : 1];
+  if (const int engine = EngineOf(range); options_.bytes_per_s > 0 && engine >= 0) {
+    sync::Nanos& free = engine_free_[static_cast<size_t>(engine)];
     free = std::max(free, head.begin) + static_cast<sync::Nanos>(static_cast<double>(bytes) / options_.bytes_per_s * 1e9);
   }
   counts_.copied_bytes += bytes;
@@ -162,7 +167,7 @@ void SimulatedDevice::StepLocked(StreamState& stream) {
     BreakLocked(std::move(status));
     return;
   }
-  if (!ended || stream.operations.empty()) return;   // emptied: the device broke meanwhile
+  if (!ended || stream.operations.empty()) return;  // emptied: the device broke meanwhile
   stream.done = head.number;
   stream.operations.pop_front();
 }
@@ -234,7 +239,8 @@ absl::StatusOr<MemoryKind> SimulatedDevice::KindOf(const void* address) const {
   sync::MutexLock lock(mutex_);
   if (!sticky_.ok()) return sticky_;
   if (OnDevice(address)) return MemoryKind::kDevice;
-  return RegisteredLocked(address, 1) ? MemoryKind::kRegistered : MemoryKind::kHost;
+  if (RegisteredLocked(address, 1)) return MemoryKind::kRegistered;
+  return options_.adopts_host ? MemoryKind::kDevice : MemoryKind::kHost;
 }
 
 absl::StatusOr<void*> SimulatedDevice::Allocate(MemoryKind kind, uint64_t bytes) {
@@ -272,7 +278,7 @@ void SimulatedDevice::Free(MemoryKind kind, void* address) {
   const auto found = allocations_.find(static_cast<uint64_t>(static_cast<std::byte*>(address) - arena_));
   if (found == allocations_.end()) return;
   counts_.allocated_bytes -= found->second;
-  std::memset(Reachable(address), 0xdb, found->second);   // what reads it later reads nothing that was saved
+  std::memset(Reachable(address), 0xdb, found->second);  // what reads it later reads nothing that was saved
   allocations_.erase(found);
 }
 

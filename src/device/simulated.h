@@ -1,6 +1,7 @@
 // A simulated device with real asynchrony, for tests and for measurements without hardware.
 //
-//   memory     its own: what Allocate gives traps when the host touches it. Work that touches memory which is not allocated, or no
+//   memory     its own: what Allocate gives traps when the host touches it. Work that touches memory which is not allocated, or
+//   no
 //              more, is a sticky error, as a device's illegal address is.
 //   streams    run on one thread of the device, late and in slices, so that two copies of the same memory tear. Which stream is
 //              next comes from the seed and from each stream's pace.
@@ -24,31 +25,32 @@ namespace neve::device {
 
 enum class Pace : uint8_t { kEager, kLate, kSeeded };
 enum class Fault : uint8_t {
-  kAllocate,         // Exhausted
-  kRegister,         // Unavailable: refused
-  kCopyRefused,      // the call fails, nothing was handed over
-  kCopyFails,        // the copy itself fails, later: a sticky error
-  kRecord,           // the call fails
-  kStream,           // a stream cannot be made
+  kAllocate,     // Exhausted
+  kRegister,     // Unavailable: refused
+  kCopyRefused,  // the call fails, nothing was handed over
+  kCopyFails,    // the copy itself fails, later: a sticky error
+  kRecord,       // the call fails
+  kStream,       // a stream cannot be made
 };
 
 struct SimulatedOptions {
   uint64_t seed = 1;
-  uint64_t memory_bytes = uint64_t{256} << 20;     // all of the device's
-  uint64_t register_bytes_max = 0;                 // a single registration beyond this is refused; 0: none is
-  double bytes_per_s = 0;                          // of each copy engine; 0: as fast as memory
-  sync::Nanos latency = 0;                         // of a copy
+  uint64_t memory_bytes = uint64_t{256} << 20;  // all of the device's
+  uint64_t register_bytes_max = 0;              // a single registration beyond this is refused; 0: none is
+  double bytes_per_s = 0;                       // of each copy engine; 0: as fast as memory
+  sync::Nanos latency = 0;                      // of a copy
   uint64_t slice_bytes = 64 << 10;
   BatchForm batch = BatchForm::k13000;
   bool kernels = true;
-  Pace default_pace = Pace::kSeeded;               // of the default stream
-  std::vector<Pace> paces;                         // of the streams that CreateStream makes, in order; then by the seed
+  bool adopts_host = false;           // host memory that is not registered counts as the device's own
+  Pace default_pace = Pace::kSeeded;  // of the default stream
+  std::vector<Pace> paces;            // of the streams that CreateStream makes, in order; then by the seed
 };
 
 // What was asked of it since it was made.
 struct SimulatedCounts {
   uint64_t copies = 0, batches = 0, gathers = 0, copied_bytes = 0;
-  uint64_t allocated_bytes = 0, allocated_bytes_max = 0;   // of device memory
+  uint64_t allocated_bytes = 0, allocated_bytes_max = 0;  // of device memory
   uint64_t registered_bytes = 0, registrations = 0;
 };
 
@@ -70,7 +72,7 @@ class Simulated : public Device {
   virtual void Hold() = 0;
   virtual void Release() = 0;
   virtual void Settle() = 0;
-  virtual void FailAt(Fault fault, int nth) = 0;   // 1: the next; every further one works again
+  virtual void FailAt(Fault fault, int nth) = 0;  // 1: the next; every further one works again
   virtual void FailAlways(Fault fault) = 0;
   virtual void Break(const std::string& why) = 0;  // a sticky error out of the blue
   virtual SimulatedCounts counts() const = 0;

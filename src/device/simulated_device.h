@@ -25,11 +25,11 @@ struct StreamState;
 struct Mark {
   bool reached = false;
   StreamState* stream = nullptr;
-  uint64_t number = 0;   // of the operation that records it
+  uint64_t number = 0;  // of the operation that records it
 };
 
 struct EventState {
-  std::shared_ptr<Mark> mark;   // null: never recorded
+  std::shared_ptr<Mark> mark;  // null: never recorded
 };
 
 struct Operation {
@@ -37,11 +37,11 @@ struct Operation {
   Kind kind = Kind::kKernel;
   uint64_t number = 0;
   std::vector<CopyRange> ranges;
-  std::function<absl::Status(uint64_t, uint64_t)> body;   // of a kernel: does [from, to) of its `total`
+  std::function<absl::Status(uint64_t, uint64_t)> body;  // of a kernel: does [from, to) of its `total`
   uint64_t total = 0;
-  bool whole = false;                                      // of a kernel: in one go
+  bool whole = false;  // of a kernel: in one go
   size_t range = 0;
-  uint64_t done = 0;                                       // of the range, or of the total
+  uint64_t done = 0;  // of the range, or of the total
   bool begun = false;
   sync::Nanos begin = 0;
   std::shared_ptr<Mark> mark;
@@ -50,8 +50,8 @@ struct Operation {
 struct StreamState {
   Pace pace = Pace::kSeeded;
   std::deque<std::unique_ptr<Operation>> operations;
-  uint64_t given = 0, done = 0;   // numbers of the last operation handed over, and run
-  uint64_t wanted = 0;            // up to here host threads wait
+  uint64_t given = 0, done = 0;  // numbers of the last operation handed over, and run
+  uint64_t wanted = 0;           // up to here host threads wait
   bool capturing = false;
 };
 
@@ -148,6 +148,11 @@ class SimulatedDevice final : public Simulated {
     const auto* at = static_cast<const std::byte*>(address);
     return at >= arena_ && at < arena_ + options_.memory_bytes;
   }
+  bool Own(const void* address) const NEVE_REQUIRES(mutex_) {
+    return OnDevice(address) || (options_.adopts_host && !RegisteredLocked(address, 1));
+  }
+  // Of a copy to the host 0, of one from it 1; -1: it stays on one side.
+  int EngineOf(const CopyRange& range) const NEVE_REQUIRES(mutex_);
   bool RegisteredLocked(const void* address, uint64_t bytes) const NEVE_REQUIRES(mutex_);
   // Where the device itself finds it: the view of its memory that does not trap.
   std::byte* Reachable(const void* address) const {
@@ -161,7 +166,7 @@ class SimulatedDevice final : public Simulated {
   }
 
   const SimulatedOptions options_;
-  std::byte* arena_ = nullptr;   // as the program sees it
+  std::byte* arena_ = nullptr;  // as the program sees it
   std::byte* view_ = nullptr;
   pthread_t thread_{};
   bool started_ = false;
@@ -175,9 +180,9 @@ class SimulatedDevice final : public Simulated {
   absl::Status sticky_ NEVE_GUARDED_BY(mutex_);
   StreamState default_ NEVE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<StreamState>> streams_ NEVE_GUARDED_BY(mutex_);
-  size_t made_ NEVE_GUARDED_BY(mutex_) = 0;   // by CreateStream
+  size_t made_ NEVE_GUARDED_BY(mutex_) = 0;  // by CreateStream
   std::map<void*, std::unique_ptr<EventState>> events_ NEVE_GUARDED_BY(mutex_);
-  std::map<uint64_t, uint64_t> allocations_ NEVE_GUARDED_BY(mutex_);   // offset in the arena, bytes
+  std::map<uint64_t, uint64_t> allocations_ NEVE_GUARDED_BY(mutex_);  // offset in the arena, bytes
   std::map<const std::byte*, uint64_t> registered_ NEVE_GUARDED_BY(mutex_);
   std::array<sync::Nanos, 2> engine_free_ NEVE_GUARDED_BY(mutex_) = {};
   std::array<int, 6> faults_ NEVE_GUARDED_BY(mutex_) = {};

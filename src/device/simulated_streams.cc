@@ -120,7 +120,7 @@ absl::StatusOr<bool> SimulatedDevice::Reached(Event event) {
 
 absl::Status SimulatedDevice::AwaitLocked(StreamState* stream, uint64_t number) {
   WantLocked(stream, number);
-  changed_.Wait(mutex_, [&]() NEVE_REQUIRES(mutex_) { return stream->done >= number || !sticky_.ok(); });
+  changed_.Wait(mutex_, [&]() NEVE_REQUIRES(mutex_) { return stream->done >= number || (!sticky_.ok() && !busy_); });
   return sticky_;
 }
 
@@ -151,8 +151,8 @@ absl::Status SimulatedDevice::Copies(Stream stream, std::span<const CopyRange> r
   if (FaultLocked(Fault::kCopyRefused)) return Unavailable("simulated: the copy was refused (injected)");
   bool stops = false;
   for (const CopyRange& range : ranges) {
-    const bool loose = (!OnDevice(range.source) && !RegisteredLocked(range.source, range.bytes)) ||
-                       (!OnDevice(range.target) && !RegisteredLocked(range.target, range.bytes));
+    const bool loose = !options_.adopts_host && ((!OnDevice(range.source) && !RegisteredLocked(range.source, range.bytes)) ||
+                                                 (!OnDevice(range.target) && !RegisteredLocked(range.target, range.bytes)));
     if (loose && batch) return Invalid("simulated: a batch of copies needs registered host memory");
     stops |= loose;
   }
@@ -162,7 +162,8 @@ absl::Status SimulatedDevice::Copies(Stream stream, std::span<const CopyRange> r
     if (range.bytes != 0) operation->ranges.push_back(range);
   }
   if (batch) {
-    for (size_t i = operation->ranges.size(); i > 1; --i) std::swap(operation->ranges[i - 1], operation->ranges[random_.Below(i)]);
+    for (size_t i = operation->ranges.size(); i > 1; --i)
+      std::swap(operation->ranges[i - 1], operation->ranges[random_.Below(i)]);
     ++counts_.batches;
   }
   counts_.copies += operation->ranges.size();

@@ -225,8 +225,15 @@ absl::Status EngineImpl::BeginLife() {
   std::vector<std::shared_ptr<storage::Tier>> tiers;
   for (const auto& durable : durable_) tiers.push_back(durable->tier);
   pool_ = std::make_shared<node::SlotPool>(
-      std::move(pool), [tiers](std::span<std::byte> region) { for (const auto& tier : tiers) tier->AttachRegion(region); },
-      [tiers](std::span<std::byte> region) { for (const auto& tier : tiers) tier->DetachRegion(region); });
+      std::move(pool),
+      [tiers, registrations = registrations_](std::span<std::byte> region) {
+        for (const auto& tier : tiers) tier->AttachRegion(region);
+        registrations->Attach(region);
+      },
+      [tiers, registrations = registrations_](std::span<std::byte> region) {
+        registrations->Detach(region);
+        for (const auto& tier : tiers) tier->DetachRegion(region);
+      });
   absl::StatusOr<int> adopted = pool_->AdoptDead();
   if (!adopted.ok()) {
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=adopt_failed error=\"%s\"", std::string(adopted.status().message())));
@@ -303,6 +310,7 @@ absl::Status EngineImpl::Prepare(const std::shared_ptr<State>& state, std::span<
   {
     sync::MutexLock lock(save_mutex_);
     NEVE_RETURN_IF_ERROR(BeginLife());
+    NEVE_RETURN_IF_ERROR(OpenLanes(state->devices()));
     pool = pool_.get();
   }
   return pool->Fill(plan->layout().image_bytes());
@@ -382,6 +390,10 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   for (std::string_view blob : request.blobs) blob_bytes.push_back(blob.size());
   NEVE_ASSIGN_OR_RETURN(const auto plan, request.state->PlanFor(request.addresses, request.values.size(), blob_bytes));
   const format::Layout& layout = plan->layout();
+  std::shared_ptr<const DevicePlans> device_plans;   // null: all in host memory
+  if (!request.state->devices().empty()) {
+    NEVE_ASSIGN_OR_RETURN(device_plans, request.state->DevicePlansFor(plan->shared_layout(), request.fenced));
+  }
 
   sync::MutexLock lock(save_mutex_);
   metrics_->Add(obs::Metric::kSavesStarted);
@@ -397,6 +409,18 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
     auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
     ticket->Reached("captured");
     return std::static_pointer_cast<Ticket>(ticket);
+  }
+  std::shared_ptr<capture::DeviceSave> copies;
+  if (device_plans != nullptr) {
+    absl::StatusOr<std::shared_ptr<capture::DeviceSave>> begun = BeginDeviceSave(*device_plans, request);
+    if (absl::IsInvalidArgument(begun.status())) return begun.status();
+    if (!begun.ok()) {
+      auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
+      NoteError(begun.status());
+      ticket->FailRest(begun.status());
+      return std::static_pointer_cast<Ticket>(ticket);
+    }
+    copies = *std::move(begun);
   }
   std::shared_ptr<Ticket> skipped;
   absl::StatusOr<node::Entry*> entry = AcquireEntry(request, layout.image_bytes(), &skipped, due);
@@ -414,7 +438,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   }
   const capture::CaptureInput input{request.addresses, request.values, request.blobs};
   if (!entry.ok()) {
-    if (due == std::vector<std::string>{"ram"}) {   // nowhere else to go
+    if (due == std::vector<std::string>{"ram"} || copies != nullptr) {   // nowhere else to go
       NoteError(entry.status());
       ticket->FailRest(entry.status());
       return std::static_pointer_cast<Ticket>(ticket);
@@ -450,7 +474,15 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
     slot->memory_digests.resize(record->chunk_count());
   }
   std::span<codec::Digest> digests;
-  if (captured.ok()) {
+  if (captured.ok() && copies != nullptr) {
+    const std::span<std::byte> image = slot->image().first(layout.image_bytes());
+    captured = device_plans->host.WriteHeader(input, image);
+    if (captured.ok()) {
+      device_plans->host.Run(input, image, *crew_);
+      FlyDeviceSave({copies, slot, std::move(record), due, ticket, begin}, request);
+      return std::static_pointer_cast<Ticket>(ticket);
+    }
+  } else if (captured.ok()) {
     digests = slot->digests().first(record->chunk_count());
     captured = plan->Run(input, slot->image().first(layout.image_bytes()), digests, *crew_);
   }
@@ -460,23 +492,27 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
     ticket->FailRest(std::move(captured));
     return std::static_pointer_cast<Ticket>(ticket);
   }
-  if (slot->slot != nullptr) {
-    slot->slot->MarkCaptured();
-    slot->slot->Seal();
-  }
-  metrics_->Add(obs::Metric::kCaptureBytes, layout.image_bytes());
+  if (slot->slot != nullptr) slot->slot->MarkCaptured();
+  HandOn(slot, std::move(record), due, ticket, begin);
+  return std::static_pointer_cast<Ticket>(ticket);
+}
+
+void EngineImpl::HandOn(node::Entry* entry, std::shared_ptr<format::CommitRecord> record, const std::vector<std::string>& due,
+                        const std::shared_ptr<TicketImpl>& ticket, sync::Nanos begin) {
+  if (entry->slot != nullptr) entry->slot->Seal();
+  const uint64_t image_bytes = record->image_bytes;
+  metrics_->Add(obs::Metric::kCaptureBytes, image_bytes);
   metrics_->Add(obs::Metric::kCaptureNanos, static_cast<uint64_t>(executor_->Now() - begin));
+  const std::span<const codec::Digest> digests = entry->digests().first(record->chunk_count());
   record->digests.assign(digests.begin(), digests.end());
-  pool_->Filled(slot, record->key, layout.image_bytes());
+  pool_->Filled(entry, record->key, image_bytes);
   ticket->Reached("captured");
-  ticket->Reached("ram", slot->slot != nullptr ? slot->slot->path() : "");
-  EnqueueFlush(slot, std::move(record), due, ticket);
+  ticket->Reached("ram", entry->slot != nullptr ? entry->slot->path() : "");
+  EnqueueFlush(entry, std::move(record), due, ticket);
   if (pool_->slot_count() < (ram_.has_value() ? ram_->slots : 1)) {
     // The rest of the slots are made off the step path.
-    slot_executor_->Post(
-        [this, bytes = layout.image_bytes()] { pool_->Fill(bytes).IgnoreError(); });  // fewer slots: said by the pool
+    slot_executor_->Post([this, image_bytes] { pool_->Fill(image_bytes).IgnoreError(); });  // fewer slots: said by the pool
   }
-  return std::static_pointer_cast<Ticket>(ticket);
 }
 
 }  // namespace neve

@@ -20,7 +20,9 @@
 #include "base/sync/executor.h"
 #include "base/sync/mutex.h"
 #include "base/sync/termination.h"
+#include "capture/device_save.h"
 #include "catalog/catalog.h"
+#include "device/registrations.h"
 #include "engine/find_refusals.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
@@ -158,6 +160,26 @@ class EngineImpl : public Engine {
   void FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr<const format::CommitRecord> record,
                 std::shared_ptr<TicketImpl> ticket);
   void EnqueueAdopted();
+  // ---- Tensors on devices (device_capture.cc) ----
+  struct DeviceFlight {
+    std::shared_ptr<capture::DeviceSave> copies;
+    node::Entry* entry = nullptr;
+    std::shared_ptr<format::CommitRecord> record;
+    std::vector<std::string> due;
+    std::shared_ptr<TicketImpl> ticket;
+    sync::Nanos begin = 0;
+  };
+  absl::Status OpenLanes(std::span<const int32_t> devices) NEVE_REQUIRES(save_mutex_);
+  // Invalid: misuse by this very call; any other error is the ticket's.
+  absl::StatusOr<std::shared_ptr<capture::DeviceSave>> BeginDeviceSave(const DevicePlans& plans, const SaveRequest& request)
+      NEVE_REQUIRES(save_mutex_);
+  absl::Status CheckAddresses(const State& state, std::span<const void* const> addresses) const NEVE_REQUIRES(save_mutex_);
+  // The host's part is in. Hands the rest to copier_ and fences as the request says.
+  void FlyDeviceSave(DeviceFlight flight, const SaveRequest& request) NEVE_REQUIRES(save_mutex_);
+  void FinishDeviceSave(const DeviceFlight& flight);   // on copier_
+  // What is left to do with an entry whose image and digests are whole.
+  void HandOn(node::Entry* entry, std::shared_ptr<format::CommitRecord> record, const std::vector<std::string>& due,
+              const std::shared_ptr<TicketImpl>& ticket, sync::Nanos begin);
   bool ReplaceOldest();
   void MayCommit(DurableTier& tier, storage::Done done);
   void MadeDurable(DurableTier& tier, const SaveId& save);   // on executor_; the retention it begins is a flight of its own
@@ -207,11 +229,16 @@ class EngineImpl : public Engine {
   bool watching_ NEVE_GUARDED_BY(mutex_) = false;
   sync::Nanos watch_pause_ NEVE_GUARDED_BY(mutex_) = 0;
 
+  const std::shared_ptr<device::Registrations> registrations_ = std::make_shared<device::Registrations>();
+  std::map<int32_t, std::shared_ptr<capture::DeviceLane>> lanes_ NEVE_GUARDED_BY(save_mutex_);
+  const DevicePlans* checked_plans_ NEVE_GUARDED_BY(save_mutex_) = nullptr;   // whose addresses were looked at; never read through
+  std::shared_ptr<sync::Crew> digest_crew_;        // with lanes_: digests of what copier_ has brought
   std::shared_ptr<node::SlotPool> pool_;           // made by BeginLife; images that read its slots keep it
   std::atomic<node::SlotPool*> ready_pool_{nullptr};   // the same, for threads that do not hold save_mutex_
   std::unique_ptr<sync::TerminationWatch> termination_;
   std::unique_ptr<sync::ThreadExecutor> slot_executor_;   // makes and prefaults slots
   std::unique_ptr<sync::ThreadExecutor> executor_;
+  std::unique_ptr<sync::ThreadExecutor> copier_;   // waits for devices; made with the first lane, stopped before all others
 };
 
 }  // namespace neve

@@ -32,6 +32,9 @@ absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> PlanOf(const std::sh
                                                                    std::span<const std::string_view> blobs) {
   if (state == nullptr) return Invalid("a save needs a state");
   NEVE_RETURN_IF_ERROR(state->Check(addresses, values, blobs));
+  if (!state->devices().empty()) {
+    return Unsupported("a single file is saved from host memory: copy the tensors that lie on a device first");
+  }
   std::vector<uint64_t> blob_bytes;
   for (std::string_view blob : blobs) blob_bytes.push_back(blob.size());
   return state->PlanFor(addresses, values.size(), blob_bytes);

@@ -223,6 +223,7 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
       pool_->RemoveIf([&](const ImageKey& key) { return durable_newest.has_value() && key.save <= *durable_newest; });
     }
   }
+  if (copier_ != nullptr) copier_->Stop();   // no memory of ours goes while a device writes to it
   executor_->Stop();
   slot_executor_->Stop();
   EndCompletion();
@@ -236,6 +237,9 @@ EngineImpl::~EngineImpl() {
     // A forked child: threads and locks are not here; nothing may be touched, and the memory goes with the process.
     [[maybe_unused]] auto* executor = executor_.release();
     [[maybe_unused]] auto* slot_executor = slot_executor_.release();
+    [[maybe_unused]] auto* copier = copier_.release();
+    [[maybe_unused]] auto* lanes = new std::map<int32_t, std::shared_ptr<capture::DeviceLane>>(std::move(lanes_));
+    [[maybe_unused]] auto* registrations = new std::shared_ptr<device::Registrations>(registrations_);
     [[maybe_unused]] auto* pool = new std::shared_ptr<node::SlotPool>(std::move(pool_));
     for (auto& durable : durable_) {
       [[maybe_unused]] auto* leaked = durable.release();
@@ -256,6 +260,7 @@ EngineImpl::~EngineImpl() {
       obs::Log(obs::Level::kError, absl::StrFormat("event=abandoned error=\"%s\"", std::string(idle.message())));
     }
   }
+  if (copier_ != nullptr) copier_->Stop();
   if (slot_executor_ != nullptr) slot_executor_->Stop();
   if (executor_ != nullptr) executor_->Stop();
   for (auto& durable : durable_) {

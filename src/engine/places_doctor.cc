@@ -14,6 +14,7 @@
 #include "base/os/random.h"
 #include "base/os/syscalls.h"
 #include "base/sync/crew.h"
+#include "device/device.h"
 #include "neve/places.h"
 #include "ring/ring.h"
 #include "slot/slot.h"
@@ -179,6 +180,15 @@ DoctorCheck CheckLibrary(const std::string& name, std::initializer_list<const ch
   return check;
 }
 
+DoctorCheck CheckCuda() {
+  DoctorCheck check{"cuda"};
+  const absl::StatusOr<std::string> described = device::Describe();
+  check.ok = described.ok();
+  check.found = described.ok() ? *described : std::string(described.status().message());
+  if (!check.ok) check.advice = "only needed to save tensors on an NVIDIA GPU: install its driver";
+  return check;
+}
+
 DoctorCheck CheckCpu() {
   DoctorCheck check{"cpu"};
   check.ok = codec::DigestCode() != "portable";
@@ -200,7 +210,7 @@ std::vector<DoctorCheck> Doctor() {
   checks.push_back(CheckSharedMemory());
   checks.push_back(CheckBudget());
   checks.push_back(CheckCpu());
-  checks.push_back(CheckLibrary("cuda", {"libcuda.so.1"}, "only needed to save tensors on an NVIDIA GPU: install its driver"));
+  checks.push_back(CheckCuda());
   checks.push_back(CheckLibrary("libfabric", {"libfabric.so.1", "libfabric.so"},
                                 "only needed for the peer tier, which is not in this version"));
   checks.push_back(DoctorCheck{"s3", false, "not in this version",

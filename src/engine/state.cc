@@ -1,6 +1,8 @@
 #include "engine/state.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
@@ -66,7 +68,35 @@ absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors,
   structure->tree = std::string(tree);
   structure->blob_count = blob_count;
   NEVE_RETURN_IF_ERROR(format::CheckRoot(*structure));
-  return std::make_shared<State>(std::move(structure));
+  if (!tensors.devices.empty() && tensors.devices.size() != count) {
+    return Invalid(absl::StrFormat("%d devices were given for %d tensors", tensors.devices.size(), count));
+  }
+  return std::make_shared<State>(std::move(structure), std::vector<int32_t>(tensors.devices.begin(), tensors.devices.end()));
+}
+
+State::State(std::shared_ptr<const format::Structure> structure, std::vector<int32_t> devices)
+    : structure_(std::move(structure)), tensor_devices_(std::move(devices)) {
+  const std::set<int32_t> used(tensor_devices_.begin(), tensor_devices_.end());
+  std::copy_if(used.begin(), used.end(), std::back_inserter(used_devices_), [](int32_t device) { return device >= 0; });
+}
+
+absl::StatusOr<std::shared_ptr<const DevicePlans>> State::DevicePlansFor(const std::shared_ptr<const format::Layout>& layout,
+                                                                         std::span<const uint8_t> fenced) {
+  if (!fenced.empty() && fenced.size() != tensor_devices_.size()) {
+    return Invalid(absl::StrFormat("%d marks of what is fenced were given for %d tensors", fenced.size(), tensor_devices_.size()));
+  }
+  sync::MutexLock lock(mutex_);
+  if (device_plans_ != nullptr && device_plans_->layout == layout && std::ranges::equal(device_plans_->fenced, fenced)) {
+    return device_plans_;
+  }
+  auto plans = std::make_shared<DevicePlans>(
+      DevicePlans{layout, {fenced.begin(), fenced.end()}, capture::HostPlan(layout, tensor_devices_), {}});
+  for (int32_t device : used_devices_) {
+    NEVE_ASSIGN_OR_RETURN(auto plan, capture::DevicePlan::Build(layout, device, tensor_devices_, fenced));
+    plans->devices.emplace_back(device, std::move(plan));
+  }
+  device_plans_ = plans;
+  return device_plans_;
 }
 
 absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::PlanFor(std::span<const void* const> addresses,

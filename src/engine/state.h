@@ -5,18 +5,37 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/sync/mutex.h"
 #include "capture/capture.h"
+#include "capture/device_plan.h"
+#include "capture/host_plan.h"
 #include "format/layout.h"
 #include "neve/engine.h"
 
 namespace neve {
 
+// How a state of which some tensors lie on devices gets into its image: the host's part, and a plan for each device.
+struct DevicePlans {
+  std::shared_ptr<const format::Layout> layout;
+  std::vector<uint8_t> fenced;
+  capture::HostPlan host;
+  std::vector<std::pair<int32_t, std::shared_ptr<const capture::DevicePlan>>> devices;
+};
+
 class State {
  public:
-  explicit State(std::shared_ptr<const format::Structure> structure) : structure_(std::move(structure)) {}
+  // `devices`: one a tensor, < 0 for host memory; or empty.
+  explicit State(std::shared_ptr<const format::Structure> structure, std::vector<int32_t> devices = {});
   const format::Structure& structure() const { return *structure_; }
+  // The devices that some tensor lies on, ascending; empty: all in host memory.
+  std::span<const int32_t> devices() const { return used_devices_; }
+  int32_t device_of(size_t tensor) const { return tensor_devices_[tensor]; }
+  // Of such a state: the last plans where layout and `fenced` are still the same, else new ones.
+  absl::StatusOr<std::shared_ptr<const DevicePlans>> DevicePlansFor(const std::shared_ptr<const format::Layout>& layout,
+                                                                    std::span<const uint8_t> fenced);
 
   // The plan for tensors at these addresses: the last one where aliases and capacities still hold, else a new one.
   absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> PlanFor(std::span<const void* const> addresses,
@@ -28,9 +47,12 @@ class State {
 
  private:
   const std::shared_ptr<const format::Structure> structure_;
+  const std::vector<int32_t> tensor_devices_;
+  std::vector<int32_t> used_devices_;
   sync::Mutex mutex_;
   format::Capacities capacities_ NEVE_GUARDED_BY(mutex_);
   std::shared_ptr<const capture::CapturePlan> plan_ NEVE_GUARDED_BY(mutex_);
+  std::shared_ptr<const DevicePlans> device_plans_ NEVE_GUARDED_BY(mutex_);
 };
 
 }  // namespace neve

@@ -74,6 +74,20 @@ std::map<std::string, std::string> TicketImpl::Places() const {
   return places_;
 }
 
+void TicketImpl::CopiesFrom(std::shared_ptr<capture::DeviceSave> save) {
+  sync::MutexLock lock(mutex_);
+  device_save_ = std::move(save);
+}
+
+absl::Status TicketImpl::Fence(std::span<const DeviceStream> streams, double timeout_s) {
+  std::shared_ptr<capture::DeviceSave> save;
+  {
+    sync::MutexLock lock(mutex_);
+    save = device_save_;
+  }
+  return save == nullptr ? absl::OkStatus() : save->Fence(streams, timeout_s);
+}
+
 void TicketImpl::Announce() const {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));   // full counter: readable already

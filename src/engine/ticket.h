@@ -8,6 +8,7 @@
 
 #include "base/os/unique_handle.h"
 #include "base/sync/mutex.h"
+#include "capture/device_save.h"
 #include "neve/engine.h"
 
 namespace neve {
@@ -24,7 +25,9 @@ class TicketImpl : public Ticket {
   std::vector<std::pair<std::string, StageState>> Stages() const override;
   absl::Status Error() const override;
   int Descriptor() const override { return event_.get(); }
+  absl::Status Fence(std::span<const DeviceStream> streams, double timeout_s) override;
   std::map<std::string, std::string> Places() const override;
+  void CopiesFrom(std::shared_ptr<capture::DeviceSave> save);   // what Fence waits for; before the ticket is given out
 
   // Each stage is set once; "done" and "complete" follow from the others.
   void Reached(const std::string& stage, const std::string& place = "");
@@ -60,6 +63,7 @@ class TicketImpl : public Ticket {
   std::string missing_ NEVE_GUARDED_BY(mutex_);
   absl::Status error_ NEVE_GUARDED_BY(mutex_);
   std::map<std::string, std::string> places_ NEVE_GUARDED_BY(mutex_);
+  std::shared_ptr<capture::DeviceSave> device_save_ NEVE_GUARDED_BY(mutex_);   // null: a state in host memory
 };
 
 }  // namespace neve

@@ -1,4 +1,5 @@
 // What every device does: the suite that the host, the simulated device and CUDA pass.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,16 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda_device.h"
 #include "device/device.h"
 #include "device/host_device.h"
 #include "device/simulated.h"
+#include "tests/device/fake_cuda.h"
 
 namespace neve::device {
 namespace {
 
 struct DeviceCase {
   std::string name;
-  std::function<std::shared_ptr<Device>()> make;   // null: skipped
+  std::function<std::shared_ptr<Device>()> make;  // null: skipped
 };
 
 class DeviceConformance : public ::testing::TestWithParam<DeviceCase> {
@@ -160,7 +163,7 @@ TEST_P(DeviceConformance, AStridedViewIsGathered) {
   OwnedMemory packed = Memory(MemoryKind::kDevice, 24), to = Memory(MemoryKind::kRegistered, 24);
   Number(from, 0);
   Copy(memory.get(), from.get(), 24);
-  kernels::StridedView view{reinterpret_cast<uint64_t>(memory.get()), 2, 2, {3, 4}, {2, 6}};   // 4 x 3 items, transposed
+  kernels::StridedView view{reinterpret_cast<uint64_t>(memory.get()), 2, 2, {3, 4}, {2, 6}};  // 4 x 3 items, transposed
   ASSERT_TRUE(device_->GatherStrided(stream_.get(), view, 0, 12, packed.get()).ok());
   Copy(to.get(), packed.get(), 24);
   Finish();
@@ -179,14 +182,30 @@ std::shared_ptr<Device> Make(uint64_t seed, BatchForm batch, bool kernels) {
   return Simulated::Create(options);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, DeviceConformance,
-    ::testing::Values(DeviceCase{"host", MakeHostDevice},
-                      DeviceCase{"simulated_batch13000", [] { return Make(1, BatchForm::k13000, true); }},
-                      DeviceCase{"simulated_batch12080", [] { return Make(2, BatchForm::k12080, true); }},
-                      DeviceCase{"simulated_bare", [] { return Make(3, BatchForm::kNone, false); }},
-                      DeviceCase{"simulated_seed4", [] { return Make(4, BatchForm::k13000, true); }}),
-    [](const auto& info) { return info.param.name; });
+// The CUDA device on the stand-in for its driver.
+std::shared_ptr<Device> MakeOnFakeDriver(int version) {
+  void* const library = ::dlopen(NEVE_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  const FakeCudaFacts facts{.version = version};
+  reinterpret_cast<FakeCudaSet>(::dlsym(library, "fake_cuda_set"))(&facts);
+  return MakeCudaDevice(cuda::LoadDriver(NEVE_FAKE_CUDA).value(), 0).value();
+}
+
+std::shared_ptr<Device> MakeOnRealDriver() {
+  const auto driver = cuda::LoadDriver();
+  return driver.ok() && (*driver)->device_count > 0 ? MakeCudaDevice(*driver, 0).value() : nullptr;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
+                         ::testing::Values(DeviceCase{"host", MakeHostDevice},
+                                           DeviceCase{"simulated_batch13000", [] { return Make(1, BatchForm::k13000, true); }},
+                                           DeviceCase{"simulated_batch12080", [] { return Make(2, BatchForm::k12080, true); }},
+                                           DeviceCase{"simulated_bare", [] { return Make(3, BatchForm::kNone, false); }},
+                                           DeviceCase{"cuda", MakeOnRealDriver},
+                                           DeviceCase{"cuda_fake13000", [] { return MakeOnFakeDriver(13000); }},
+                                           DeviceCase{"cuda_fake12080", [] { return MakeOnFakeDriver(12080); }},
+                                           DeviceCase{"cuda_fake12040", [] { return MakeOnFakeDriver(12040); }},
+                                           DeviceCase{"simulated_seed4", [] { return Make(4, BatchForm::k13000, true); }}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace neve::device

@@ -70,7 +70,7 @@ TEST_F(SimulatedTest, AWaitForAnEventNotYetRecordedWaitsForNothing) {
   Open();
   const Stream writer = device_->NewStream(Pace::kLate), waiter = device_->NewStream(Pace::kEager);
   const Event event = device_->CreateEvent().value();
-  ASSERT_TRUE(device_->Wait(waiter, event).ok());   // too early
+  ASSERT_TRUE(device_->Wait(waiter, event).ok());  // too early
   ASSERT_TRUE(device_->Fill(waiter, memory_, 1, 9).ok());
   ASSERT_TRUE(device_->Fill(writer, memory_ + 1, 1, 8).ok());
   ASSERT_TRUE(device_->Record(event, writer).ok());
@@ -89,7 +89,7 @@ TEST_F(SimulatedTest, RecordingAgainMovesTheEventForThoseThatComeLater) {
   ASSERT_TRUE(device_->Wait(before, event).ok());
   ASSERT_TRUE(device_->Fill(before, memory_, 1, 1).ok());
   ASSERT_TRUE(device_->Fill(writer, memory_ + 2, 1, 5).ok());
-  ASSERT_TRUE(device_->Record(event, writer).ok());   // moved
+  ASSERT_TRUE(device_->Record(event, writer).ok());  // moved
   ASSERT_TRUE(device_->Wait(after, event).ok());
   ASSERT_TRUE(device_->Fill(after, memory_ + 1, 1, 2).ok());
   ASSERT_TRUE(device_->Synchronize(first).ok());
@@ -126,7 +126,7 @@ TEST_F(SimulatedTest, WorkOnFreedMemoryBreaksTheDevice) {
   const absl::Status status = device_->SynchronizeStream(stream);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(device_->Health(), status);
-  EXPECT_EQ(device_->Fill(stream, memory_, 1, 1), status);   // sticky
+  EXPECT_EQ(device_->Fill(stream, memory_, 1, 1), status);  // sticky
 }
 
 TEST_F(SimulatedTest, TheMemoryOfTheDeviceEnds) {

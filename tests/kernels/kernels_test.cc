@@ -166,7 +166,8 @@ TEST(Fatbin, IsOneWhereTheBuildHadNvcc) {
   EXPECT_EQ(magic, 0xba55ed50u);
   // Linked in once for each architecture, and as PTX that a driver can read for those to come.
   const std::string_view text(reinterpret_cast<const char*>(fatbin.data()), fatbin.size());
-  for (const char* name : {"neve_gather", "neve_gather_strided", "neve_digest_blocks", "neve_digest_finish", "neve_split_planes"}) {
+  for (const char* name :
+       {"neve_gather", "neve_gather_strided", "neve_digest_blocks", "neve_digest_finish", "neve_split_planes"}) {
     EXPECT_NE(text.find(name), text.npos) << name;
   }
 }

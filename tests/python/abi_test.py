@@ -51,6 +51,7 @@ def fields_of(header, name):
 
 
 SIMPLE = {"size_t": ctypes.c_size_t, "uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
+          "int32_t": ctypes.c_int32,
           "int64_t": ctypes.c_int64, "int": ctypes.c_int, "double": ctypes.c_double, "neve_group_set_fn": ctypes.c_void_p,
           "neve_group_get_fn": ctypes.c_void_p, "neve_group_gather_fn": ctypes.c_void_p}
 
