@@ -81,7 +81,7 @@ static void a_fenced_save_comes_back(const char* folder) {
   request.streams = NULL;   /* counted, and not there */
   FAILS(NEVE_INVALID, neve_engine_save(engine, &request, &ticket, &error));
   request.stream_count = 0;
-  char path[4096];
+  char path[5000];
   snprintf(path, sizeof path, "%s/w.safetensors", folder);
   FAILS(NEVE_UNSUPPORTED, neve_file_save(path, &request, &error));
   neve_state_destroy(&state);
@@ -110,7 +110,7 @@ static void structs_of_the_first_form_are_taken(const char* folder) {
   request.state = state;
   request.addresses = addresses;
   request.stream_count = 5;
-  char path[4096];
+  char path[5000];
   snprintf(path, sizeof path, "%s/first.safetensors", folder);
   OK(neve_file_save(path, &request, &error));
   request.struct_size = 8;
@@ -121,7 +121,7 @@ static void structs_of_the_first_form_are_taken(const char* folder) {
 int main(void) {
   char folder[] = "/tmp/neve-devices-XXXXXX";
   if (mkdtemp(folder) == NULL) return 2;
-  char ram[4096];
+  char ram[64];
   snprintf(ram, sizeof ram, "%s/ram", folder);
   setenv("NEVE_RAM_DIR", ram, 1);
   setenv("NEVE_DEVICE", "simulated", 1);
@@ -130,11 +130,11 @@ int main(void) {
   CHECK(text != NULL && strcmp(neve_string_data(text), "simulated:0") == 0);
   neve_string_destroy(&text);
   FAILS(NEVE_INVALID, neve_devices_describe(NULL, &error));
-  char job[4096];
+  char job[64];
   snprintf(job, sizeof job, "%s/job", folder);
   a_fenced_save_comes_back(job);
   structs_of_the_first_form_are_taken(folder);
-  char command[4200];
+  char command[64];
   snprintf(command, sizeof command, "rm -rf '%s'", folder);
   if (system(command) != 0) return 2;
   printf("%s: %d failures\n", failures == 0 ? "passed" : "failed", failures);
