@@ -12,7 +12,7 @@ from ._image import Image
 from ._pieces import Boxes, Piece
 from ._saved import Saved, SavedComposite, SavedDict, SavedList, SavedReference, SavedTensor
 from ._tensors import Shape
-from .errors import Damaged, Unsupported
+from .errors import Damaged
 
 
 class Target(NamedTuple):
@@ -113,9 +113,6 @@ class PieceReads:
 
     def read(self) -> None:
         """Reads every box that is wanted."""
-        if self._wanted or self._by_name:
-            label = (self._wanted or self._by_name)[0][0]
-            raise Unsupported(f"{label}: this box is not one that this rank saved, and other boxes are not in this version")
         own = BoxReads(self._image, self._written)
         for label, index, offset, memory in self._wanted:
             own.want(index, offset, memory, label)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _names
 from ._bind import Binder, mismatch
@@ -33,8 +33,19 @@ class Found:
     tags: Dict[str, Any] = field(default_factory=dict)
 
 
+class Lacking(Exception):
+    """Something was asked for that the image does not hold; the images of other ranks may. `error`: what to raise if not."""
+
+    def __init__(self, error: Invalid) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Restoration:
-    """Reads an image into objects. After an error `written` names the tensors of the target that were touched."""
+    """Reads an image into objects. After an error `written` names the tensors of the target that were touched.
+
+    Raises :class:`Lacking` when it is made with patterns that match nothing, and by ``plan``.
+    """
 
     def __init__(self, image: Image, what: str, include: Union[None, str, Sequence[str]] = None, map_location: Any = None,
                  weights_only: bool = True, take_rank0: Optional[bytes] = None) -> None:
@@ -55,6 +66,8 @@ class Restoration:
         self.missing: List[str] = []
         self.unexpected: List[str] = []
         self.touching = False   # the target is being changed
+        self._pieces: Optional[PieceReads] = None
+        self._steps: Callable[[], Any] = lambda: None
 
     def _check_pattern(self, pattern: str) -> None:
         matches = _names.glob_filter([pattern])
@@ -62,8 +75,8 @@ class Restoration:
             names = self._saved.selected + self._saved.refused
             heads = sorted(dict.fromkeys(name.split(".", 1)[0] for name in names if name))
             more = f" and {len(heads) - 8} more" if len(heads) > 8 else ""
-            raise Invalid(f"include: {pattern!r} matches no name in {self._what}; its names begin with "
-                          f"{', '.join(heads[:8])}{more}")
+            raise Lacking(Invalid(f"include: {pattern!r} matches no name in {self._what}; its names begin with "
+                                  f"{', '.join(heads[:8])}{more}"))
 
     @property
     def written(self) -> List[str]:
@@ -77,31 +90,39 @@ class Restoration:
             self._tensors.read()
             return self._builder.build(self._saved.root)
 
-    def into(self, target: Any, strict: bool, atomic: bool = False) -> Any:
-        """Fills the target. :class:`neve.Invalid` lists what does not fit before anything is written."""
+    def plan(self, target: Any, strict: bool) -> None:
+        """Decides what of the target is filled from where. Writes nothing; :class:`neve.Invalid` lists what does not fit."""
         root = self._saved.root
         if root is None:   # an include= that matches what takes no place, such as an empty dict's attributes
-            return target
-        pieces = PieceReads(self._image, self._open_global, self._tensors.written)
+            self._steps = lambda: target
+            return
+        self._pieces = pieces = PieceReads(self._image, self._open_global, self._tensors.written)
         binder = Binder(self._image.header, self._tensors, self._builder, self._select, pieces)
         with collector_paused():
             step = binder.bind(root, target)
             binder.check_shared_memory()
         error = mismatch(binder, self._what)
         if error is not None and (strict or binder.impossible):
-            raise error
+            raise Lacking(error) if binder.missing else error
         names = [text.split(": ", 1)[0] for text in binder.different]
         self.missing = binder.missing + names
         self.unexpected = binder.unexpected + names
-        if atomic and pieces.needs_global:
+        self._steps = step
+
+    def into(self, atomic: bool = False) -> Any:
+        """Fills the target as planned; the target, or what takes its place."""
+        if atomic and self._pieces is not None and self._pieces.needs_global:
             self._open_global().verify()   # besides the image itself, which the caller has verified
         self._tensors.read()
-        pieces.read()
+        if self._pieces is not None:
+            self._pieces.read()
         self.touching = True
-        return step()
+        return self._steps()
 
     def _open_global(self) -> Image:
         """The images of all ranks as one; the image itself where it is that."""
+        if self._image.is_global:
+            return self._image
         if self._global is None:
             self._global = self._image.global_image(self._take_rank0)
         return self._global
@@ -115,7 +136,7 @@ class Restoration:
         return counted
 
     def close(self) -> None:
-        """Closes what this has opened besides the image."""
+        """Closes what this has opened besides the image that it was given."""
         opened, self._global = self._global, None
         if opened is not None:
             opened.close()

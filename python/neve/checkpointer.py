@@ -16,9 +16,9 @@ from . import _abi, _device, _torn, _waiting
 from . import errors as _errors
 from ._describe import Capture, Describer
 from ._group import Group, join
-from ._image import Image
+from ._image import BOXES, Image
 from ._library import call, call_json, library, path_bytes
-from ._restore import Found, Restoration, explain_written
+from ._restore import Found, Lacking, Restoration, explain_written
 from ._waiting import Slices, collector_paused, interruptible
 from ._world import find_world
 from .errors import Closed, Damaged, DataLoss, Error, Invalid, NotFound, Timeout, Unsupported
@@ -331,7 +331,8 @@ class Checkpointer:
             ranks have alike; where a name that matches differs, rank 0's is taken, where no pattern matches it is
             :class:`neve.Unsupported`.
 
-        DTensors and :class:`neve.Piece` in `into` are filled in place. Without `into` boxes come back as Pieces.
+        DTensors and :class:`neve.Piece` in `into` are filled from whatever layout was saved, on however many ranks. Without `into` the
+        world that saved gets its boxes back as Pieces, another one whole tensors.
 
         With many ranks every rank calls it, with the same arguments: all get the same save, the newest that every rank reaches, or all
         raise the same error.
@@ -343,8 +344,8 @@ class Checkpointer:
         wanted = None if step is None else _step_number(step)
         tiers = _tier_names(allow_missing, "allow_missing")
         rank0 = _patterns(take_rank0)
-        if rank0 is not None:
-            raise Unsupported("take_rank0= is not in this version: a save is restored by the world that made it")
+        if rank0 is not None and not BOXES:
+            raise Unsupported("take_rank0= needs a newer library: this one restores a save in the world that made it")
         first: Optional[Error] = None
         before: Optional[Tuple[int, int]] = None
         while True:
@@ -393,24 +394,58 @@ class Checkpointer:
     def _restore_image(self, image: Image, description: Dict[str, Any], into: Any, include: Any, map_location: Any,
                        strict: bool, weights_only: bool, take_rank0: Optional[bytes], atomic: bool) -> Found:
         step = int(description["step"])
-        restoration = Restoration(image, f"the save of step {step}", include, map_location, weights_only, take_rank0)
+        what = f"the save of step {step}"
+        opened: List[Image] = []
+
+        def plan(source: Image) -> Restoration:
+            made = Restoration(source, what, include, map_location, weights_only, take_rank0)
+            if into is not None:
+                made.plan(into, strict)
+            return made
+
         try:
-            if into is None:
-                state = restoration.fresh()
-            else:
-                with self._lock:
-                    try:
-                        state = restoration.into(into, strict, atomic)
-                    except BaseException as error:
-                        if restoration.written or restoration.touching:
-                            self._refused = explain_written(error, restoration.written)
-                        raise
-            self._refused = ""
-            return Found(step=step, state=state, sources=restoration.sources(),
-                         missing=restoration.missing, unexpected=restoration.unexpected,
-                         save_id=str(description.get("save_id", "")), tags=dict(description.get("tags") or {}))
+            try:
+                restoration = plan(image)
+            except Lacking as lacking:   # on this rank; another may have it, as where the stages of a pipeline have moved
+                if int(description.get("world", 1)) == 1 or image.is_global:
+                    raise lacking.error from None
+                try:
+                    opened.append(image.global_image(take_rank0))
+                    restoration = plan(opened[0])
+                except (Lacking, Invalid, Unsupported):
+                    raise lacking.error from None
+            try:
+                state = restoration.fresh() if into is None else self._fill(restoration, atomic)
+                sources = restoration.sources()
+            finally:
+                restoration.close()
         finally:
-            restoration.close()
+            for other in opened:
+                other.close()
+        self._refused = ""
+        return Found(step=step, state=state, sources=sources, missing=restoration.missing, unexpected=restoration.unexpected,
+                     save_id=str(description.get("save_id", "")), tags=dict(description.get("tags") or {}))
+
+    def _fill(self, restoration: Restoration, atomic: bool) -> Any:
+        with self._lock:
+            try:
+                return restoration.into(atomic)
+            except BaseException as error:
+                if restoration.written or restoration.touching:
+                    self._refused = explain_written(error, restoration.written)
+                raise
+
+    def open_whole(self, step: int, take_rank0: Union[None, str, Sequence[str]] = None) -> Image:
+        """The newest save of a step as one image in which each logical tensor is whole; the caller closes it. For `neve.dcp`."""
+        self._check()
+        patterns = _patterns(take_rank0)
+        image = self._find(_step_number(step), None, None, False, patterns)
+        if image.is_global or not image.header.pieces:
+            return image
+        try:
+            return image.global_image(patterns)
+        finally:
+            image.close()
 
     # ---- Looking around ----
 

@@ -1,0 +1,130 @@
+"""From a plan of torch.distributed.checkpoint to the state that a rank saves.
+
+The planner flattens a state and gives each rank a part of its entries. The rank's part is put together again along the paths that
+the planner noted, so that the save holds the nested state: dictionaries of which each rank has some keys, and lists. A list cannot
+have holes, so every rank that has a list saves all of it; what several ranks save alike stands once in the whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+
+from . import files
+from ._pieces import Boxes, Piece
+from .checkpointer import Checkpointer
+from .errors import Error, Invalid, Unsupported
+from .ticket import Ticket
+
+TAG = "dcp"   # of the save: "nested" when the planner flattened a nested state, else "flat"
+
+Paths = Dict[str, Tuple[Any, ...]]
+
+
+class Target(NamedTuple):
+    """What the coordinator tells every rank of a save. number: which of the writer's saves it is."""
+
+    step: int
+    world: int
+    number: int
+
+
+def paths_of(plan: SavePlan) -> Optional[Paths]:
+    """The path in the nested state of each entry that the rank has; None where the planner flattened nothing."""
+    found = plan.planner_data
+    if isinstance(found, dict) and all(type(path) is tuple and path for path in found.values()):
+        return found
+    return None
+
+
+def with_whole_lists(plans: List[SavePlan], target: Target) -> List[SavePlan]:
+    """The global plan, with the target; entries of lists are given back to every rank that has them."""
+    items: Dict[str, WriteItem] = {}
+    for plan in plans:
+        for item in plan.items:
+            if item.type != WriteItemType.SHARD:
+                items.setdefault(item.index.fqn, item)
+    made = []
+    for plan in plans:
+        paths = paths_of(plan) or {}
+        held = {item.index.fqn for item in plan.items}
+        more = [items[name] for name, path in paths.items()
+                if name not in held and name in items and any(type(part) is int for part in path)]
+        made.append(dataclasses.replace(plan, items=[*plan.items, *more], storage_data=target))
+    return made
+
+
+def target_of(plan: SavePlan, step: Optional[int], number: int) -> Target:
+    """What the coordinator said of this save."""
+    target = plan.storage_data
+    if not isinstance(target, Target):
+        raise Invalid("the plan does not come from this writer's prepare_global_plan")
+    if target.number != number:   # a plan that the planner cached: all but the step still holds
+        if step is None:
+            raise Invalid("a planner that caches its plans needs a checkpoint_id with a step in it, such as 'runs/gpt/step-1000'")
+        return target._replace(step=step, number=number)
+    return target
+
+
+def save(checkpointer: Checkpointer, step: int, plan: SavePlan, planner: SavePlanner) -> Ticket:
+    """Saves this rank's part of the plan."""
+    try:
+        state = _state(plan, planner)
+        tags = {TAG: "flat" if paths_of(plan) is None else "nested"}
+    except BaseException:
+        checkpointer.count_save()
+        raise
+    return checkpointer.save(step, state, tags=tags)
+
+
+def results(plan: SavePlan) -> List[WriteResult]:
+    """What DCP is told of each entry."""
+    return [WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items]
+
+
+def _state(plan: SavePlan, planner: SavePlanner) -> Dict[str, Any]:
+    leaves: Dict[str, Any] = {}
+    shards: Dict[str, List[Piece]] = {}
+    for item in plan.items:
+        name = item.index.fqn
+        if item.type == WriteItemType.BYTE_IO:
+            leaves[name] = _value(item, planner)
+            continue
+        tensor = planner.resolve_data(item).detach()   # type: ignore[union-attr]
+        if item.type == WriteItemType.TENSOR or item.tensor_data is None:
+            leaves[name] = tensor
+        else:
+            pieces = shards.setdefault(name, [])
+            pieces.append(Piece(tensor, item.tensor_data.size, item.tensor_data.chunk.offsets))
+            leaves[name] = pieces[0] if len(pieces) == 1 else Boxes(pieces)
+    paths = paths_of(plan)
+    if paths is None:
+        return leaves
+    state: Dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        set_element(state, paths[name], leaf)
+    return state
+
+
+def _value(item: WriteItem, planner: SavePlanner) -> Any:
+    """The object of an entry that is no tensor."""
+    kind = type(planner)
+    stock = (isinstance(planner, DefaultSavePlanner) and kind.resolve_data is DefaultSavePlanner.resolve_data
+             and kind.transform_object is DefaultSavePlanner.transform_object)
+    if stock:
+        return planner.lookup_object(item.index)   # type: ignore[attr-defined]
+    data = planner.resolve_data(item)
+    if not isinstance(data, io.BytesIO):
+        raise Invalid(f"{item.index.fqn}: the planner's resolve_data() gave a {type(data).__name__} where a BytesIO was planned")
+    data.seek(0)
+    try:
+        return files.load(data)
+    except Error as error:
+        raise Unsupported(f"{item.index.fqn}: what {kind.__name__}.resolve_data() wrote cannot be read without running it: "
+                          f"{error}") from error
