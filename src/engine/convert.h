@@ -119,13 +119,12 @@ absl::StatusOr<std::string> ReadBlob(const format::Contents& contents, uint64_t 
 // The logical bytes of a tensor, row-major.
 Fill LogicalBytes(const format::Contents& contents, const format::LogicalTensor& tensor);
 
-// Each writes the whole output. `out` is the path; `begin_check` begins to check the source's own
-// checksums, `check` waits for them before the output gets its name.
+// Each writes the whole output. `out` is the path; `check` completes the checksums of what was read of the source, before the
+// output gets its name.
 struct Target {
   std::string out;
   sync::Crew* crew;
   std::function<void(uint64_t)> advance;   // by bytes written; may be empty
-  std::function<void()> begin_check;
   std::function<absl::Status()> check;
 };
 // The stream as the file target.out: atomic and durable.

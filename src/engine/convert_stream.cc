@@ -144,7 +144,6 @@ absl::Status OutputStream::Write(sync::Crew& crew, const Sink& sink, const std::
 
 absl::Status WriteFileFrom(const Target& target, OutputStream* stream, std::vector<codec::Digest>* digests) {
   NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<Replacement> file, Replacement::Begin(target.out, stream->bytes()));
-  if (target.begin_check) target.begin_check();
   const auto sink = [&](uint64_t offset, std::span<const std::byte> bytes) { return file->Write(offset, bytes); };
   NEVE_RETURN_IF_ERROR(stream->Write(*target.crew, sink, target.advance, digests));
   if (target.check) NEVE_RETURN_IF_ERROR(target.check());

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "base/sync/executor.h"
 #include "engine/convert.h"
 #include "format/json_text.h"
 #include "format/layout.h"
@@ -82,6 +81,9 @@ void RefuseObjects(const TreeNode& node, Refusals* refusals) {
     case TreeNode::Kind::kOpaque:
       refusals->Add(node.path, absl::StrFormat("it is no tensor but %s", node.text.empty() ? node.type : node.text));
       return;
+    case TreeNode::Kind::kTensor:
+      if (node.attributes != nullptr) refusals->Add(node.path, "attributes are set on it");
+      break;
     default: break;
   }
   for (const TreeNode& child : node.children) RefuseObjects(child, refusals);
@@ -271,36 +273,6 @@ absl::Status RefuseSame(const Source& source, const std::string& out) {
   return absl::OkStatus();
 }
 
-// The checksums of the source's own format, checked on another thread while its bytes are copied.
-class SourceCheck {
- public:
-  explicit SourceCheck(const format::Contents& contents) : contents_(contents) {}
-  void Begin() {
-    using format::ContentsKind;
-    const ContentsKind kind = contents_.kind();
-    if (kind != ContentsKind::kTorchZip && kind != ContentsKind::kNpz) return;   // the others have none, or the record has them
-    if (executor_ != nullptr) return;
-    executor_ = sync::ThreadExecutor::Create({.name = "neve-check", .background = false});
-    if (executor_ != nullptr) executor_->Post([this] { status_ = contents_.Check({}, &problems_); });
-  }
-  // Waits.
-  absl::Status Finish() {
-    if (executor_ == nullptr) return absl::OkStatus();
-    executor_->Stop();   // again is no harm
-    NEVE_RETURN_IF_ERROR(status_);
-    for (const format::ContentsProblem& problem : problems_) {
-      return problem.structural ? Damaged(problem.message) : DataLoss(problem.message);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const format::Contents& contents_;
-  absl::Status status_;
-  std::vector<format::ContentsProblem> problems_;
-  std::unique_ptr<sync::ThreadExecutor> executor_;   // last: its end comes before theirs
-};
-
 }  // namespace
 }  // namespace engine
 
@@ -328,9 +300,8 @@ absl::StatusOr<ConvertReport> ConvertPlace(const std::string& in, const std::str
   NEVE_RETURN_IF_ERROR(Drop(options, &conversion));
   report.tensors = conversion.tensors.size();
   const auto crew = sync::Crew::Create(source.bytes < kDefaultChunkBytes ? 0 : std::min(sync::UsableCores() - 1, 7));
-  SourceCheck check(*conversion.contents);
   uint64_t done = 0;
-  Target target{path, crew.get(), {}, [&check] { check.Begin(); }, [&check] { return check.Finish(); }};
+  Target target{path, crew.get(), {}, [&conversion] { return conversion.contents->CheckRead(); }};
   if (progress) {
     target.advance = [&](uint64_t bytes) {
       done += bytes;

@@ -173,6 +173,36 @@ using Leaves = std::map<std::string, Leaf>;   // by path
 // Values that stand in one node are told apart by the paths of their parts, since another kind of file may split them otherwise.
 void AddValue(const format::Value& value, const std::string& path, Leaves* leaves);
 
+// All of a value: equal for equal values only, whatever their size. DescribeValue is for people, and leaves out what is long.
+void AppendWhole(const format::Value& value, std::string* out) {
+  *out += absl::StrFormat("%d.%d:%a:%a:%d:", static_cast<int>(value.kind), value.flag ? 1 : 0, value.number, value.imaginary,
+                          value.text.size());
+  *out += value.text;
+  std::vector<std::string> items(value.items.size());
+  for (size_t i = 0; i < items.size(); ++i) AppendWhole(value.items[i], &items[i]);
+  if (value.kind == format::Value::Kind::kSet || value.kind == format::Value::Kind::kFrozenSet) {
+    std::sort(items.begin(), items.end());   // a set has no order
+  }
+  *out += absl::StrFormat("%d[", items.size());
+  for (const std::string& item : items) *out += item;
+  *out += ']';
+}
+
+std::string WholeDigest(const format::Value& value) {
+  std::string whole;
+  AppendWhole(value, &whole);
+  return codec::DigestOf(std::as_bytes(std::span(whole))).ToHex();
+}
+
+// A key that is neither text nor a number, for a path: its words, and a digest where they do not say all of it.
+std::string KeyWords(const format::Value& key) {
+  constexpr size_t kWordsMax = 200;
+  std::string words = format::DescribeValue(key, kWordsMax);
+  bool short_of = words.size() >= kWordsMax;
+  for (const char* hidden : {"bytes(", "bytearray(", "numpy("}) short_of = short_of || words.find(hidden) != std::string::npos;
+  return short_of ? words + "~" + WholeDigest(key).substr(0, 16) : words;
+}
+
 void AddItems(const format::Value& value, const std::string& path, Leaves* leaves) {
   using Kind = format::Value::Kind;
   const bool dict = value.kind == Kind::kDict || value.kind == Kind::kOrderedDict;
@@ -184,7 +214,7 @@ void AddItems(const format::Value& value, const std::string& path, Leaves* leave
       const format::Value& key = value.items[i];
       const std::string component = key.kind == Kind::kText ? key.text
                                     : key.kind == Kind::kInteger ? "~i" + key.text
-                                                                 : "~p" + format::DescribeValue(key);
+                                                                 : "~p" + KeyWords(key);
       AddValue(value.items[++i], prefix + component, leaves);
     }
   }
@@ -195,8 +225,7 @@ void AddValue(const format::Value& value, const std::string& path, Leaves* leave
   const bool container = value.kind == Kind::kDict || value.kind == Kind::kOrderedDict || value.kind == Kind::kList ||
                          value.kind == Kind::kTuple;
   if (container && !value.items.empty()) return AddItems(value, path, leaves);
-  const std::string whole = format::DescribeValue(value, 1u << 20);
-  (*leaves)[path] = {absl::StrFormat("%d:%s", static_cast<int>(value.kind), whole), format::DescribeValue(value, 60)};
+  (*leaves)[path] = {WholeDigest(value), format::DescribeValue(value, 60)};
 }
 
 absl::Status AddNode(const format::Contents& contents, const TreeNode& node, Leaves* leaves) {
@@ -303,6 +332,8 @@ absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b
   report.notes.insert(report.notes.end(), source_b.notes.begin(), source_b.notes.end());
   NEVE_RETURN_IF_ERROR(TensorDiff(source_a, source_b, progress, &report).Run());
   NEVE_RETURN_IF_ERROR(DiffObjects(source_a, source_b, &report));
+  NEVE_RETURN_IF_ERROR(engine::CheckRead(source_a));
+  NEVE_RETURN_IF_ERROR(engine::CheckRead(source_b));
   return report;
 }
 

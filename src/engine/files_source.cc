@@ -100,6 +100,11 @@ absl::StatusOr<const SaveInfo*> ChooseSave(const ListReport& report, const std::
 
 }  // namespace
 
+absl::Status CheckRead(const Source& source) {
+  for (const SourceShard& shard : source.shards) NEVE_RETURN_IF_ERROR(shard.contents->CheckRead());
+  return absl::OkStatus();
+}
+
 absl::Status CheckLogicalSize(const Source& source) {
   constexpr uint64_t kFactor = 1024, kAlways = 1u << 30;
   uint64_t stored = 0;

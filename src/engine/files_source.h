@@ -41,6 +41,9 @@ struct Source {
 // Unsupported: nothing that can be read (says what it is). Damaged, DataLoss, Unavailable: as opening it says.
 absl::StatusOr<Source> OpenSource(const std::string& place, const SourceOptions& options);
 
+// Completes the checksums of what was read of it (format::Contents::CheckRead): what was made of its bytes stands only then.
+absl::Status CheckRead(const Source& source);
+
 // Unsupported: expanded tensors and windows count far more elements than the file holds, so that going through them would take for ever.
 absl::Status CheckLogicalSize(const Source& source);
 

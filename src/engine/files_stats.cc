@@ -129,6 +129,7 @@ absl::StatusOr<StatsReport> MeasurePlace(const std::string& place, const SourceO
   report.kind = source.kind;
   report.notes = source.notes;
   NEVE_RETURN_IF_ERROR(Measurer(source, progress, &report).Run());
+  NEVE_RETURN_IF_ERROR(engine::CheckRead(source));
   return report;
 }
 

@@ -11,6 +11,7 @@
 #include "format/contents.h"
 #include "format/image_header.h"
 #include "format/names.h"
+#include "format/open_contents.h"
 #include "format/tree_walk.h"
 
 namespace neve {
@@ -161,13 +162,14 @@ ImageParts PartsOf(const std::string& path, uint64_t image_bytes) {
   return parts;
 }
 
-absl::StatusOr<std::unique_ptr<Image>> OpenForeign(const std::string& path) {
-  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<format::Contents> contents, format::OpenContents(path));
+absl::StatusOr<std::unique_ptr<Image>> OpenForeign(os::File file) {
+  const std::string path = file.path;
+  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<format::Contents> contents, format::OpenContents(std::move(file)));
   ImageParts parts = PartsOf(path, contents->image_bytes());
   restore::Source source;
   source.name = "file";
   source.place = path;
-  NEVE_ASSIGN_OR_RETURN(source.reader, ReaderOf(std::move(contents)));
+  source.reader = ReaderOf(std::move(contents));
   parts.sources.push_back(std::move(source));
   return MakeImage(std::move(parts));
 }
@@ -194,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
   if (S_ISREG(stat.st_mode)) {
     NEVE_ASSIGN_OR_RETURN(is_image, BeginsAsImage(file, static_cast<uint64_t>(stat.st_size)));
   }
-  if (!is_image) return OpenForeign(path);
+  if (!is_image) return OpenForeign(std::move(file));   // not by its path, which may be another file's by now
   ImageParts parts = PartsOf(path, static_cast<uint64_t>(stat.st_size));
   format::CommitRecord record;
   // An image of a step folder has its record beside it.

@@ -77,11 +77,15 @@ class Contents {
   // Where image bytes [offset, offset + bytes) lie, in order; empty when they lie nowhere as they are (compressed, of another
   // byte order, assembled from pieces).
   virtual std::vector<Extent> Locate(uint64_t offset, uint64_t bytes) const = 0;
-  // Image bytes [offset, offset + target.size()), the header's included.
+  // Image bytes [offset, offset + target.size()), the header's included. DataLoss: a checksum of the file, or a digest, differs.
+  // A checksum of the file covers all of what it is of; the read that completes that compares it.
   virtual absl::Status Read(uint64_t offset, std::span<std::byte> target) const = 0;
   // Every rule and every checksum that the file's own format has, reading all of it: `problems` lists what is wrong. The
   // status is about reaching the bytes. progress(bytes done): may be empty.
   virtual absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const = 0;
+  // Compares the checksums of what was read in part so far, for which it reads the rest of that. After it returns OK, whatever was
+  // delivered has been checked as far as the file has checksums.
+  virtual absl::Status CheckRead() const { return absl::OkStatus(); }
 };
 
 // A file, or a folder of the kinds above (a step of neve is opened shard by shard). Decides by content, not by name.

@@ -10,7 +10,9 @@
 #include "format/json_text.h"
 #include "format/pickle_machine.h"
 #include "format/pickle_values.h"
+#include "format/read_box.h"
 #include "format/readers.h"
+#include "format/summed_source.h"
 #include "format/virtual_image.h"
 
 namespace neve::format {
@@ -42,12 +44,22 @@ class SliceSource final : public ByteSource {
   std::string name_;
 };
 
+// Where the elements of a piece come from: row-major from a byte of its file on, or wherever its archive says, strided (a
+// transposed or channels-last tensor keeps its strides), inflated, or of another byte order. Checksums are compared by both.
+struct OpenedPiece {
+  std::unique_ptr<const SummedSource> source;
+  uint64_t data_offset = 0;
+  std::unique_ptr<const Contents> archive;   // null: `source`
+
+  absl::Status CheckRead() const { return archive != nullptr ? archive->CheckRead() : source->CheckRead(); }
+};
+
 class DcpOrigin final : public Origin {
  public:
   struct Tensor {
     DcpEntry entry;
-    std::vector<uint32_t> files;                // of each piece
-    mutable std::vector<int64_t> data_offsets;  // of each piece's bytes in its file; < 0: not looked for yet
+    std::vector<uint32_t> files;                               // of each piece
+    mutable std::vector<std::unique_ptr<OpenedPiece>> opened;  // each piece; null: not read yet
   };
   Sources sources;  // of the files of the image
   std::vector<Tensor> tensors;
@@ -84,57 +96,103 @@ class DcpOrigin final : public Origin {
             },
             &inner));
         for (ContentsProblem& problem : inner) report(problem.structural, problem.offset, std::move(problem.message));
-        if (absl::StatusOr<uint64_t> data = DataOffset(tensor, p, **piece); !data.ok())
-          report(true, 0, std::string(data.status().message()));
+        if (absl::Status status = CheckPiece(tensor, p, **piece); !status.ok()) report(true, 0, std::string(status.message()));
         done += place.bytes;
       }
     }
     return absl::OkStatus();
   }
 
+  absl::Status CheckRead() const override {
+    for (const Tensor& tensor : tensors) {
+      for (size_t p = 0; p < tensor.opened.size(); ++p) {
+        const OpenedPiece* piece = nullptr;
+        {
+          sync::MutexLock lock(mutex_);
+          piece = tensor.opened[p].get();
+        }
+        if (piece != nullptr) NEVE_RETURN_IF_ERROR(piece->CheckRead());
+      }
+    }
+    return absl::OkStatus();
+  }
+
  private:
-  OpenedContents OpenArchive(const Tensor& tensor, size_t p) const {
+  // `entries`: of the archive that the piece is.
+  OpenedContents OpenArchive(const Tensor& tensor, size_t p, std::vector<ZipEntry>* entries = nullptr) const {
     const DcpPlace& place = tensor.entry.pieces[p].place;
     auto slice = std::make_shared<SliceSource>(sources[tensor.files[p]], place.offset, place.bytes);
     NEVE_ASSIGN_OR_RETURN(ZipDirectory directory, ZipDirectory::Read(*slice));
     if (!IsTorchZip(directory)) return Damaged(slice->name() + ": a piece that is no archive of torch");
+    directory.ForgetAbsentChecksums();
+    if (entries != nullptr) entries->assign(directory.entries().begin(), directory.entries().end());
     return OpenTorchZip(std::move(slice), std::move(directory), {}, {});
   }
 
-  // Where the elements of a piece lie in its file; they have to be what the metadata says.
-  absl::StatusOr<uint64_t> DataOffset(const Tensor& tensor, size_t p, const Contents& piece) const {
+  // A piece has to be what the metadata says.
+  static absl::Status CheckPiece(const Tensor& tensor, size_t p, const Contents& piece) {
     const DcpPiece& wanted = tensor.entry.pieces[p];
     if (piece.tensors().size() != 1)
       return Damaged(absl::StrFormat("%s: a piece holds %d tensors", piece.files()[0], piece.tensors().size()));
     const LogicalTensor& found = piece.tensors()[0];
-    if (found.dtype != tensor.entry.dtype || found.shape != wanted.sizes) {
-      std::string shapes;
-      AppendNumbers(found.shape, &shapes);
-      shapes += " where the metadata says ";
-      AppendNumbers(wanted.sizes, &shapes);
-      return Damaged(absl::StrFormat("%s: a piece is %s %s", piece.files()[0], Name(found.dtype), shapes));
-    }
-    const absl::StatusOr<tensor::Density> density = tensor::Classify(found.shape, found.strides);
-    NEVE_ASSIGN_OR_RETURN(const uint64_t count, tensor::ElementCount(found.shape));
-    const HeaderTensor& stored = piece.header().tensors[found.stored_index];
-    const std::vector<Extent> extents =
-        piece.Locate(stored.offset + (found.alias ? found.byte_offset : 0), count * ItemBytes(found.dtype));
-    if (!density.ok() || *density != tensor::Density::kContiguous || extents.size() != 1) {
-      return Unsupported(piece.files()[0] + ": a piece that does not lie row-major and plainly in its file");
-    }
-    return wanted.place.offset + extents[0].file_offset;
+    if (found.dtype == tensor.entry.dtype && found.shape == wanted.sizes) return absl::OkStatus();
+    std::string shapes;
+    AppendNumbers(found.shape, &shapes);
+    shapes += " where the metadata says ";
+    AppendNumbers(wanted.sizes, &shapes);
+    return Damaged(absl::StrFormat("%s: a piece is %s %s", piece.files()[0], Name(found.dtype), shapes));
   }
 
-  absl::StatusOr<uint64_t> PieceData(const Tensor& tensor, size_t p) const {
+  absl::StatusOr<std::unique_ptr<OpenedPiece>> OpenPiece(const Tensor& tensor, size_t p) const {
+    std::vector<ZipEntry> entries;
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<const Contents> archive, OpenArchive(tensor, p, &entries));
+    NEVE_RETURN_IF_ERROR(CheckPiece(tensor, p, *archive));
+    const LogicalTensor& found = archive->tensors()[0];
+    const uint64_t begin = tensor.entry.pieces[p].place.offset;
+    const absl::StatusOr<tensor::Density> density = tensor::Classify(found.shape, found.strides);
+    NEVE_ASSIGN_OR_RETURN(const uint64_t count, tensor::ElementCount(found.shape));
+    const uint64_t bytes = count * ItemBytes(found.dtype);
+    const HeaderTensor& stored = archive->header().tensors[found.stored_index];
+    const std::vector<Extent> extents = archive->Locate(stored.offset + (found.alias ? found.byte_offset : 0), bytes);
+    auto opened = std::make_unique<OpenedPiece>();
+    if (!density.ok() || *density != tensor::Density::kContiguous || extents.size() != 1) {
+      opened->archive = std::move(archive);
+      return opened;
+    }
+    const uint64_t first = extents[0].file_offset;
+    opened->data_offset = begin + first;
+    std::vector<SummedRange> ranges;
+    for (const ZipEntry& entry : entries) {
+      if (!entry.has_crc || first < entry.data_offset || first + bytes > entry.data_offset + entry.bytes) continue;
+      ranges.push_back({begin + entry.data_offset, entry.bytes, entry.crc, begin + first, bytes, tensor.entry.name});
+    }
+    opened->source = std::make_unique<SummedSource>(sources[tensor.files[p]], std::move(ranges));
+    return opened;
+  }
+
+  absl::StatusOr<const OpenedPiece*> PieceOf(const Tensor& tensor, size_t p) const {
     {
       sync::MutexLock lock(mutex_);
-      if (tensor.data_offsets[p] >= 0) return static_cast<uint64_t>(tensor.data_offsets[p]);
+      if (tensor.opened[p] != nullptr) return tensor.opened[p].get();
     }
-    NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<Contents> piece, OpenArchive(tensor, p));
-    NEVE_ASSIGN_OR_RETURN(const uint64_t offset, DataOffset(tensor, p, *piece));
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<OpenedPiece> piece, OpenPiece(tensor, p));
     sync::MutexLock lock(mutex_);
-    tensor.data_offsets[p] = static_cast<int64_t>(offset);
-    return offset;
+    if (tensor.opened[p] == nullptr) tensor.opened[p] = std::move(piece);   // else another thread was quicker
+    return tensor.opened[p].get();
+  }
+
+  // Bytes [offset, offset + target.size()) of a piece's elements, row-major.
+  static absl::Status ReadRows(const OpenedPiece& piece, uint64_t offset, std::span<std::byte> target) {
+    if (piece.archive == nullptr) return piece.source->Read(piece.data_offset + offset, target);
+    const LogicalTensor& tensor = piece.archive->tensors()[0];
+    const uint64_t item = ItemBytes(tensor.dtype), first = offset / item, end = (offset + target.size() + item - 1) / item;
+    if (offset % item == 0 && target.size() % item == 0) {
+      return ReadElements(*piece.archive, tensor, first, end - first, target);
+    }
+    std::vector<std::byte> elements((end - first) * item);   // cut within elements
+    NEVE_RETURN_IF_ERROR(ReadElements(*piece.archive, tensor, first, end - first, elements));
+    std::copy_n(elements.begin() + static_cast<ptrdiff_t>(offset - first * item), target.size(), target.begin());
+    return absl::OkStatus();
   }
 
   // Copies what a piece holds of the row-major bytes [offset, offset + target.size()) of the tensor. A piece is rows, each a
@@ -184,8 +242,7 @@ class DcpOrigin final : public Origin {
     const uint64_t first = first_with([&](uint64_t row) { return begin_of(row) + run > offset; });
     const uint64_t last = first_with([&](uint64_t row) { return begin_of(row) >= end; });
     if (first >= last) return absl::OkStatus();
-    NEVE_ASSIGN_OR_RETURN(const uint64_t data, PieceData(tensor, p));
-    const ByteSource& source = *sources[tensor.files[p]];
+    NEVE_ASSIGN_OR_RETURN(const OpenedPiece* const opened, PieceOf(tensor, p));
     std::vector<std::byte> rows_read;
     const uint64_t together = std::max<uint64_t>(1, (8u << 20) / std::max<uint64_t>(run, 1));
     for (uint64_t row = first; row < last; row += together) {
@@ -193,11 +250,11 @@ class DcpOrigin final : public Origin {
       const uint64_t skip = std::max(offset, begin_of(row)) - begin_of(row);
       const uint64_t stop = std::min(end, begin_of(row + count - 1) + run) - begin_of(row + count - 1);
       if (count == 1) {  // straight into place
-        NEVE_RETURN_IF_ERROR(source.Read(data + row * run + skip, target.subspan(begin_of(row) + skip - offset, stop - skip)));
+        NEVE_RETURN_IF_ERROR(ReadRows(*opened, row * run + skip, target.subspan(begin_of(row) + skip - offset, stop - skip)));
         continue;
       }
       rows_read.resize(count * run);
-      NEVE_RETURN_IF_ERROR(source.Read(data + row * run, rows_read));
+      NEVE_RETURN_IF_ERROR(ReadRows(*opened, row * run, rows_read));
       for (uint64_t r = 0; r < count; ++r) {
         const uint64_t at = begin_of(row + r), from = std::max(at, offset), to = std::min(at + run, end);
         std::copy_n(rows_read.begin() + static_cast<ptrdiff_t>(r * run + from - at), to - from,
@@ -207,7 +264,7 @@ class DcpOrigin final : public Origin {
     return absl::OkStatus();
   }
 
-  mutable sync::Mutex mutex_;  // of data_offsets
+  mutable sync::Mutex mutex_;  // of what is opened
 };
 
 class DcpFolder {
@@ -323,7 +380,7 @@ class DcpFolder {
       NEVE_ASSIGN_OR_RETURN(const uint32_t file, FileOf(piece.place));
       made.files.push_back(file);
     }
-    made.data_offsets.assign(made.files.size(), -1);
+    made.opened.resize(made.files.size());
     const uint32_t storage = maker_.AddStorage(bytes, {Backing::kMade, origin_->tensors.size()});
     std::string unique = name;
     for (int number = 2; !names_.insert({unique, true}).second || unique == "__metadata__" || unique.starts_with("neve.");
@@ -353,7 +410,8 @@ class DcpFolder {
     std::string text;
     NEVE_RETURN_IF_ERROR(slice->ReadText(0, slice->size(), &text));
     if (!ZipDirectory::Looks(text)) return EmitBlob("y" + text, out);
-    NEVE_ASSIGN_OR_RETURN(const ZipDirectory directory, ZipDirectory::Read(*slice));
+    NEVE_ASSIGN_OR_RETURN(ZipDirectory directory, ZipDirectory::Read(*slice));
+    directory.ForgetAbsentChecksums();
     const auto found = std::find_if(directory.entries().begin(), directory.entries().end(),
                                     [](const ZipEntry& each) { return each.name.ends_with("data.pkl"); });
     if (found == directory.entries().end()) return opaque("a zip archive");

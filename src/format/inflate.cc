@@ -6,6 +6,7 @@
 #include <array>
 
 #include "absl/strings/str_format.h"
+#include "base/codec/crc32.h"
 
 namespace neve::format {
 namespace {
@@ -38,6 +39,7 @@ absl::Status Inflater::Bad(const char* what) const {
 absl::Status Inflater::Restart() {
   stream_ = std::make_unique<Stream>();
   position_ = consumed_ = 0;
+  crc_ = 0;
   if (inflateInit2(&stream_->zlib, -MAX_WBITS) != Z_OK) return Exhausted("no memory to inflate");
   stream_->open = true;
   return absl::OkStatus();
@@ -65,6 +67,7 @@ absl::Status Inflater::Next(std::span<std::byte> target) {
     if (stream_->ended) return Bad("the stream ends early");
     NEVE_RETURN_IF_ERROR(Step());
   }
+  crc_ = codec::Crc32(crc_, target);
   return absl::OkStatus();
 }
 

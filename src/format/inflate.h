@@ -1,5 +1,5 @@
 // Raw deflate streams (RFC 1951) that lie in a source, read from any position: a position behind the last one read starts the
-// stream anew. Bounded: two buffers of 64 KiB and zlib's window.
+// stream anew. What is inflated is summed. Bounded: two buffers of 64 KiB and zlib's window.
 #ifndef NEVE_FORMAT_INFLATE_H_
 #define NEVE_FORMAT_INFLATE_H_
 
@@ -21,6 +21,7 @@ class Inflater {
   Inflater& operator=(const Inflater&) = delete;
 
   uint64_t position() const { return position_; }
+  uint32_t crc() const { return crc_; }   // CRC-32 of all before position()
   // Damaged: the stream is malformed, or ends before or after `bytes`.
   absl::Status Read(uint64_t position, std::span<std::byte> target);
 
@@ -35,6 +36,7 @@ class Inflater {
   const ByteSource& source_;
   uint64_t offset_, stored_bytes_, bytes_;
   uint64_t position_ = 0, consumed_ = 0;
+  uint32_t crc_ = 0;
   std::unique_ptr<Stream> stream_;
 };
 

@@ -142,7 +142,7 @@ OpenedContents OpenNpz(std::shared_ptr<const ByteSource> source, ZipDirectory di
       if (entry.bytes != header->header_bytes + *bytes) {
         maker.AddNote(absl::StrFormat("%s: %d bytes follow the array", where, entry.bytes - header->header_bytes - *bytes));
       }
-      const uint32_t storage = maker.AddStorage(*bytes, origin->BackingOf(entry, header->header_bytes, 1));
+      const uint32_t storage = maker.AddStorage(*bytes, origin->BackingOf(entry, header->header_bytes, *bytes, 1));
       if (absl::Status status = AddArray(*header, name, storage, &maker, &node); !status.ok()) return Annotate(status, where);
       origin->NameTensor(entry, name);
     }
@@ -151,7 +151,7 @@ OpenedContents OpenNpz(std::shared_ptr<const ByteSource> source, ZipDirectory di
     root += "," + node + "]";
   }
   maker.SetTree(root + "]}", "");
-  return maker.Make(ContentsKind::kNpz, {source->name()}, {source}, origin);
+  return maker.Make(ContentsKind::kNpz, {source->name()}, {origin->Summed()}, origin);
 }
 
 }  // namespace neve::format

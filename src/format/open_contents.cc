@@ -1,4 +1,6 @@
 // Which reader a file or folder is for, decided by its content.
+#include "format/open_contents.h"
+
 #include <fcntl.h>
 
 #include <algorithm>
@@ -48,15 +50,23 @@ OpenedContents OpenZip(std::shared_ptr<const ByteSource> source, const ContentsO
 
 absl::StatusOr<std::unique_ptr<Contents>> OpenContents(const std::string& path, const ContentsOptions& options) {
   NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));  // a pipe is not waited for
+  return OpenContents(std::move(file), options);
+}
+
+absl::StatusOr<std::unique_ptr<Contents>> OpenContents(os::File file, const ContentsOptions& options) {
   NEVE_ASSIGN_OR_RETURN(const struct ::stat facts, os::StatOpen(file));
-  if (S_ISDIR(facts.st_mode)) return OpenFolder(path, options);
-  NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const ByteSource> source, OpenFileSource(path));
+  if (S_ISDIR(facts.st_mode)) return OpenFolder(file.path, options);
   std::string head;
-  NEVE_RETURN_IF_ERROR(source->ReadText(0, std::min(source->size(), kHeadBytes), &head));
+  if (S_ISREG(facts.st_mode)) {
+    head.resize(std::min(static_cast<uint64_t>(facts.st_size), kHeadBytes));
+    NEVE_RETURN_IF_ERROR(os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))));
+    const bool foreign = ZipDirectory::Looks(head) || IsNpy(head) || IsTorchStream(head);
+    if (!foreign) return OpenSafetensors(std::move(file), options);
+  }
+  NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const ByteSource> source, MakeFileSource(std::move(file)));  // refuses what is no file
   if (ZipDirectory::Looks(head)) return OpenZip(std::move(source), options);
   if (IsNpy(head)) return OpenNpy(std::move(source), options);
-  if (IsTorchStream(head)) return OpenTorchStream(std::move(source), options);
-  return OpenSafetensors(std::move(file), options);
+  return OpenTorchStream(std::move(source), options);
 }
 
 }  // namespace neve::format

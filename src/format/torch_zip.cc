@@ -58,7 +58,7 @@ class TorchZip final : public TorchStorages {
     for (const auto& [key, storage] : storages_) {
       if (storage.entry != nullptr) origin_->NameTensor(*storage.entry, maker_.FirstTensorOf(storage.found.storage));
     }
-    return maker_.Make(ContentsKind::kTorchZip, {source_->name()}, {source_}, origin_);
+    return maker_.Make(ContentsKind::kTorchZip, {source_->name()}, {origin_->Summed()}, origin_);
   }
 
   absl::StatusOr<Found> Find(PickleNode persistent, uint32_t word) override {
@@ -149,7 +149,7 @@ class TorchZip final : public TorchStorages {
     storage->entry = entry;
     storage->word = !big_endian_ ? 1 : !id.type.untyped ? WordBytes(id.type.dtype) : std::max(word, 1u);
     if (bytes % storage->word != 0) storage->word = 1;
-    storage->found.storage = maker_.AddStorage(bytes, origin_->BackingOf(*entry, 0, storage->word));
+    storage->found.storage = maker_.AddStorage(bytes, origin_->BackingOf(*entry, 0, bytes, storage->word));
     by_number_[storage->found.storage] = storage;
     return absl::OkStatus();
   }
@@ -172,6 +172,7 @@ bool IsTorchZip(const ZipDirectory& directory) { return FindPickle(directory) !=
 
 OpenedContents OpenTorchZip(std::shared_ptr<const ByteSource> source, ZipDirectory directory, std::vector<std::string> notes,
                             const ContentsOptions& options) {
+  if (directory.ForgetAbsentChecksums()) notes.push_back("it was written without checksums (each is 0): its bytes cannot be checked");
   return TorchZip(std::move(source), std::move(directory), std::move(notes), options).Open();
 }
 

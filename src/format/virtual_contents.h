@@ -45,6 +45,7 @@ class VirtualContents final : public Contents {
   std::vector<Extent> Locate(uint64_t offset, uint64_t bytes) const override;
   absl::Status Read(uint64_t offset, std::span<std::byte> target) const override;
   absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const override;
+  absl::Status CheckRead() const override { return parts_.origin->CheckRead(); }
 
  private:
   struct Piece;

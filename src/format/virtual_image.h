@@ -43,6 +43,7 @@ class Origin {
   // Bytes of a storage that lie nowhere as they are.
   virtual absl::Status ReadMade(uint64_t number, uint64_t offset, std::span<std::byte> target) const;
   virtual absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const = 0;
+  virtual absl::Status CheckRead() const { return absl::OkStatus(); }   // as Contents::CheckRead
 };
 
 using Sources = std::vector<std::shared_ptr<const ByteSource>>;

@@ -403,6 +403,14 @@ const ZipEntry* ZipDirectory::Find(std::string_view name) const {
   return at != by_name_.end() && entries_[*at].name == name ? &entries_[*at] : nullptr;
 }
 
+bool ZipDirectory::ForgetAbsentChecksums() {
+  const bool any_crc = std::any_of(entries_.begin(), entries_.end(), [](const ZipEntry& entry) { return entry.crc != 0; });
+  const bool any_bytes = std::any_of(entries_.begin(), entries_.end(), [](const ZipEntry& entry) { return entry.bytes != 0; });
+  if (any_crc || !any_bytes) return false;
+  for (ZipEntry& entry : entries_) entry.has_crc = false;
+  return true;
+}
+
 absl::StatusOr<std::string> ReadZipEntry(const ByteSource& source, const ZipEntry& entry, uint64_t limit) {
   const std::string where = absl::StrFormat("%s: entry %s", source.name(), Quoted(entry.name));
   if (entry.bytes > limit) {
@@ -415,7 +423,7 @@ absl::StatusOr<std::string> ReadZipEntry(const ByteSource& source, const ZipEntr
   } else {
     NEVE_RETURN_IF_ERROR(source.Read(entry.data_offset, bytes));
   }
-  if (const uint32_t crc = codec::Crc32(0, bytes); crc != entry.crc) {
+  if (const uint32_t crc = codec::Crc32(0, bytes); entry.has_crc && crc != entry.crc) {
     return DataLoss(absl::StrFormat("%s: its bytes have crc %08x, the directory says %08x", where, crc, entry.crc));
   }
   return text;

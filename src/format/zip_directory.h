@@ -31,6 +31,7 @@ struct ZipEntry {
   uint32_t crc;           // of those
   bool deflated;
   bool has_descriptor;  // 12 to 24 bytes after the data repeat crc and sizes
+  bool has_crc = true;  // false: whoever wrote the archive left its checksums out
 };
 
 struct ZipOptions {
@@ -52,6 +53,11 @@ class ZipDirectory {
   std::span<const ZipEntry> entries() const { return entries_; }  // in the directory's order
   const ZipEntry* Find(std::string_view name) const;
 
+  // Torch can be told to compute no checksums (torch.serialization.set_crc32_options), and then writes 0 for each. Where all
+  // entries have 0, and one of them bytes, this takes them as entries without: true. An archive of which some have 0 keeps all,
+  // since the checksum of some bytes is 0, and of none. For archives of torch only.
+  bool ForgetAbsentChecksums();
+
  private:
   friend class ZipReader;
   ZipDirectory() = default;
@@ -60,7 +66,7 @@ class ZipDirectory {
   std::vector<uint32_t> by_name_;
 };
 
-// The bytes of an entry, inflated, at most `limit` of them (Damaged), its checksum compared (DataLoss).
+// The bytes of an entry, inflated, at most `limit` of them (Damaged), its checksum, where it has one, compared (DataLoss).
 absl::StatusOr<std::string> ReadZipEntry(const ByteSource& source, const ZipEntry& entry, uint64_t limit);
 
 // Whether the record that follows the data says what the directory says; OK where there is none.

@@ -14,7 +14,10 @@ constexpr uint64_t kCheckBytes = 1u << 20;  // stays in the cache between the re
 
 }  // namespace
 
-Backing ZipOrigin::BackingOf(const ZipEntry& entry, uint64_t skip, uint32_t word) {
+Backing ZipOrigin::BackingOf(const ZipEntry& entry, uint64_t skip, uint64_t bytes, uint32_t word) {
+  const Use use{skip, skip + bytes};
+  const auto [known, fresh] = uses_.emplace(&entry, use);
+  if (!fresh) known->second = {std::min(known->second.begin, use.begin), std::max(known->second.end, use.end)};
   if (!entry.deflated) return {0, entry.data_offset + skip, word};
   made_.push_back({&entry, skip, word, std::nullopt});
   return {Backing::kMade, made_.size() - 1};
@@ -27,21 +30,68 @@ Backing ZipOrigin::AddLazyView(const ZipEntry& entry, uint32_t word, LazyView vi
 
 void ZipOrigin::NameTensor(const ZipEntry& entry, const std::string& tensor) { tensors_.emplace(&entry, tensor); }
 
+std::string_view ZipOrigin::NameOf(const ZipEntry& entry) const {
+  const auto named = tensors_.find(&entry);
+  return named == tensors_.end() ? entry.name : std::string_view(named->second);
+}
+
+std::shared_ptr<const ByteSource> ZipOrigin::Summed() {
+  std::vector<SummedRange> ranges;
+  for (const auto& [entry, use] : uses_) {
+    if (entry->deflated || !entry->has_crc || entry->bytes == 0) continue;
+    ranges.push_back({entry->data_offset, entry->bytes, entry->crc, entry->data_offset + use.begin, use.end - use.begin,
+                      NameOf(*entry)});
+  }
+  summed_ = std::make_shared<SummedSource>(source_, std::move(ranges));
+  return summed_;
+}
+
 absl::Status ZipOrigin::ReadEntry(const ZipEntry& entry, uint64_t offset, std::span<std::byte> target) const {
   if (offset > entry.bytes || target.size() > entry.bytes - offset) {
     return Internal(absl::StrFormat("reading past the end of entry %s", Quoted(entry.name)));
   }
-  if (!entry.deflated) return source_->Read(entry.data_offset + offset, target);
+  if (!entry.deflated) {
+    const ByteSource& source = summed_ != nullptr ? *summed_ : *source_;
+    return source.Read(entry.data_offset + offset, target);
+  }
   sync::MutexLock lock(mutex_);
   std::unique_ptr<Inflater>& inflater = inflaters_[&entry];
   if (inflater == nullptr) {
     inflater = std::make_unique<Inflater>(*source_, entry.data_offset, entry.stored_bytes, entry.bytes);
   }
-  absl::Status status = inflater->Read(offset, target);
+  const absl::Status status = InflateEntry(entry, inflater.get(), offset, target);
+  bool& whole = inflated_[&entry];
+  whole = whole || (status.ok() && inflater->position() == entry.bytes);
   if (inflaters_.size() > kInflatersMax) {
     inflaters_.erase(inflaters_.begin()->first == &entry ? std::next(inflaters_.begin()) : inflaters_.begin());
   }
   return status;
+}
+
+// Goes on to the end from where nothing more is used: the checksum is that of all.
+absl::Status ZipOrigin::InflateEntry(const ZipEntry& entry, Inflater* inflater, uint64_t offset, std::span<std::byte> target) const {
+  NEVE_RETURN_IF_ERROR(inflater->Read(offset, target));
+  const auto use = uses_.find(&entry);
+  if (use != uses_.end() && offset + target.size() >= use->second.end) NEVE_RETURN_IF_ERROR(inflater->Read(entry.bytes, {}));
+  if (!entry.has_crc || inflater->position() != entry.bytes || inflater->crc() == entry.crc) return absl::OkStatus();
+  return DataLoss(absl::StrFormat("%s: the bytes of tensor %s differ from their checksum (CRC-32 %08x wanted)", source_->name(),
+                                  Quoted(NameOf(entry)), entry.crc));
+}
+
+absl::Status ZipOrigin::CheckRead() const {
+  if (summed_ != nullptr) NEVE_RETURN_IF_ERROR(summed_->CheckRead());
+  std::vector<const ZipEntry*> rest;
+  {
+    sync::MutexLock lock(mutex_);
+    for (const auto& [entry, whole] : inflated_) {
+      if (!whole) rest.push_back(entry);
+    }
+  }
+  for (const ZipEntry* const entry : rest) {
+    Inflater inflater(*source_, entry->data_offset, entry->stored_bytes, entry->bytes);
+    NEVE_RETURN_IF_ERROR(InflateEntry(*entry, &inflater, entry->bytes, {}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ZipOrigin::ReadMade(uint64_t number, uint64_t offset, std::span<std::byte> target) const {
@@ -76,7 +126,7 @@ absl::Status ZipOrigin::Check(const std::function<void(uint64_t)>& progress, std
       if (progress) progress(done + at + part.size());
     }
     done += entry.bytes;
-    if (whole && crc != entry.crc) {
+    if (whole && entry.has_crc && crc != entry.crc) {
       report(false,
              absl::StrFormat("entry %s: its bytes have crc %08x, the directory says %08x", Quoted(entry.name), crc, entry.crc));
     }

@@ -1,8 +1,11 @@
 """diff: what is only on one side, and what changed, across formats."""
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+
+import neve as neve_library
 
 
 @pytest.fixture
@@ -119,3 +122,21 @@ def test_lines_for_people(neve, tmp_path):
     answer = neve("diff", "a.safetensors", "b.safetensors")
     assert "only in A old" in answer.out and "only in B new" in answer.out and "4 values, first at [0, 0], by 1 at most" in answer.out
     assert all(len(line) <= 80 for line in answer.out.splitlines())
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+@pytest.mark.parametrize("a, b", [
+    (b"one", b"two"), (bytearray(b"one"), bytearray(b"two")), ("a" * 256, "a" * 255 + "b"), ("a" * 9000, "a" * 8999 + "b"),
+    (np.datetime64("2020-01-01"), np.datetime64("2020-01-02")), ({(1, "k" * 300): 1}, {(1, "k" * 299 + "j"): 1}), ({b"x": 1}, {b"y": 1}),
+    ([0.0], [-0.0]), (2**5000, 2**5000 + 1),
+], ids=["bytes", "bytearray", "text", "long text", "date", "tuple key", "bytes key", "zeros", "large numbers"])
+def test_values_that_differ_somewhere_are_different(neve, tmp_path, a, b, suffix):
+    for name, value in (("a", a), ("b", b)):
+        state = {"x": value, "w": torch.ones(1)}
+        try:
+            neve_library.save(state, tmp_path / f"{name}.{suffix}")
+        except neve_library.Unsupported:
+            pytest.skip("this kind of file cannot hold it")
+    for other, code in (("b", 1), ("a", 0)):
+        answer = neve("diff", f"a.{suffix}", f"{other}.{suffix}", "--json")
+        assert answer.code == code, (answer.out, answer.err)
