@@ -25,6 +25,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
     import rows_device
     import rows_file
     import rows_memory
+    import rows_reshard
     import rows_step
     import rows_tiny
     import rows_torch
@@ -45,6 +46,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
         ("anon_memory",): rows_memory.anon_memory,
         ("fence_block_64m", "fence_block_1g", "device_copy_64m", "device_copy_1g"): rows_device.fence_block,
+        ("plan_reshard", "plan_reshard_growth"): rows_reshard.plan,
     }
 
 

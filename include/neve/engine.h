@@ -198,6 +198,13 @@ class Image {
   // Verifies every chunk in every tier that holds the image; names what is wrong. (verify and `atomic=True`)
   virtual absl::Status VerifyAll() = 0;
   virtual std::map<std::string, uint64_t> Sources() const = 0;   // bytes read by tier so far
+  // Whether it is the global image of a save: the images of all its ranks as one, in which each logical tensor stands once, whole,
+  // under its logical name. An image like any other.
+  virtual bool is_global() const = 0;
+  // The global image of the same save. take_rank0: glob patterns over dotted names for what rank 0 may speak for where the ranks
+  // differ. Damaged: the ranks' pieces contradict each other. Unsupported: they differ in a plain tensor or a value (names it and
+  // the ranks), or this is a file opened by its path. Thread: any; not collective.
+  virtual absl::StatusOr<std::unique_ptr<Image>> Global(const std::vector<std::string>& take_rank0) = 0;
 };
 
 // A tensor of an image as the user knows it: with its true dtype, shape and strides; aliases are tensors like any other.
@@ -216,6 +223,15 @@ struct TensorTarget {
   void* data = nullptr;
   const int64_t* strides = nullptr;
 };
+// A box of a tensor: offset and extent in elements, inside its shape; of a piece in those of its logical tensor, inside the box that the
+// image holds.
+struct BoxTarget {
+  size_t index = 0;
+  const int64_t* offset = nullptr;
+  const int64_t* extent = nullptr;
+  void* data = nullptr;
+  const int64_t* strides = nullptr;      // of `data`, in elements; null: row-major
+};
 // The tensors of an image, which it borrows. Calls of Read exclude nothing: any thread.
 class ImageTensors {
  public:
@@ -226,6 +242,8 @@ class ImageTensors {
   virtual std::optional<size_t> Find(std::string_view name) const = 0;
   // Verified as Image::Read verifies. Invalid: an index or strides that cannot be. Not atomic.
   virtual absl::Status Read(std::span<const TensorTarget> targets) const = 0;
+  // The same for boxes; reads only what they need, each chunk once. `written`: empty, or a byte a box, 1 where it was touched.
+  virtual absl::Status ReadBoxes(std::span<const BoxTarget> boxes, std::span<uint8_t> written = {}) const = 0;
 };
 
 struct FindRequest {
@@ -233,6 +251,7 @@ struct FindRequest {
   std::optional<SaveId> before;          // only saves older than this (fallback)
   std::vector<std::string> allow_missing;   // tier names that may be unreachable
   bool fallback = false;                 // a save whose header cannot be read is passed over for the next older one
+  std::vector<std::string> take_rank0;   // of a save of another number of ranks: as in Image::Global
 };
 
 // ---- Engine ----
@@ -263,7 +282,7 @@ class Engine {
   // is missing. Unavailable: a tier could not be listed and is not allowed to be missing. After it the engine's own saves
   // continue in a new incarnation.
   // With world > 1 every rank calls it with the same request: all get their image of the same save, the newest that every rank
-  // reaches, or all the same error.
+  // reaches, or all the same error. A save of another number of ranks gives its global image, where every rank reaches all of it.
   virtual absl::StatusOr<std::unique_ptr<Image>> Find(const FindRequest& request) = 0;
   // After a Find with world > 1, when this rank has read what it wanted, or failed: OK when every rank has, else the error of the
   // first that has not, the same on all. With one rank: `mine`.

@@ -199,9 +199,11 @@ typedef struct neve_find_request {
   uint64_t before_sequence;
   const char* allow_missing;         /* NULL, or tier names separated by commas */
   int fallback;                      /* != 0: a save whose header cannot be read is passed over for the next older one */
+  const char* take_rank0;            /* of a save of another number of ranks: as for neve_image_global */
 } neve_find_request;
-#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL, 0}
+#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL, 0, NULL}
 
+/* This rank's own image; of a save of another number of ranks, which every rank must reach all of, the global image. */
 NEVE_API neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error);
 /* With world > 1, once this rank has read what it wanted from the image that neve_engine_find gave, or failed (code, message): NEVE_OK
  * when every rank has read, else the first rank's error, the same on all. */
@@ -254,6 +256,32 @@ NEVE_API neve_code neve_image_tensor_find(neve_image* image, const char* name, s
  * strides[i] may be NULL). Not atomic: after an error targets may be partly written. */
 NEVE_API neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
                                            const int64_t* const* strides, neve_error** error);
+/* ---- Pieces ---- */
+
+/* The global image of the same save: the images of all its ranks as one, in which each logical tensor stands once, whole, under its
+ * logical name. An image like any other, and the caller's to destroy; it may outlive `image`. take_rank0: NULL, or glob patterns
+ * over dotted names, one a line, of what rank 0 may speak for. NEVE_DAMAGED: the ranks' pieces contradict each other (names tensor,
+ * ranks and boxes). NEVE_UNSUPPORTED: the ranks differ in a plain tensor or a value (names it and the ranks), or the image was opened
+ * by its path. Any thread; one rank alone may call it. */
+NEVE_API neve_code neve_image_global(neve_image* image, const char* take_rank0, neve_image** global, neve_error** error);
+NEVE_API int neve_image_is_global(const neve_image* image);
+
+typedef struct neve_boxes {
+  size_t struct_size;
+  size_t count;
+  const size_t* tensors;             /* indexes as of neve_image_tensor_describe */
+  const int64_t* offsets;            /* concatenated, the rank of its tensor each, in elements */
+  const int64_t* extents;
+  void* const* targets;
+  const int64_t* const* strides;     /* in elements; strides or strides[i] NULL: row-major */
+  uint8_t* written;                  /* NULL, or count bytes: 1 where the target was touched */
+} neve_boxes;
+#define NEVE_BOXES_INIT {sizeof(neve_boxes), 0, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* Fills caller's memory with boxes of tensors, verified; reads only what they need, each chunk once. A tensor that is a piece is
+ * addressed in the coordinates of its logical tensor, and the box must lie in the piece (NEVE_INVALID). Not atomic. */
+NEVE_API neve_code neve_image_boxes_read(neve_image* image, const neve_boxes* boxes, neve_error** error);
+
 /* Every chunk in every tier that holds it. */
 NEVE_API neve_code neve_image_verify(neve_image* image, neve_error** error);
 

@@ -117,6 +117,7 @@ class FindRequest(Sized):
         ("before_sequence", c_uint64),
         ("allow_missing", c_char_p),
         ("fallback", c_int),
+        ("take_rank0", c_char_p),
     ]
     _initial_ = {"step": -1, "before_incarnation": -1}
 
@@ -153,6 +154,19 @@ class TensorInfo(Sized):
     ]
 
 
+class Boxes(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("count", c_size_t),
+        ("tensors", POINTER(c_size_t)),
+        ("offsets", POINTER(c_int64)),
+        ("extents", POINTER(c_int64)),
+        ("targets", c_void_p),
+        ("strides", c_void_p),
+        ("written", POINTER(c_uint8)),
+    ]
+
+
 class TorchObject(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -173,6 +187,7 @@ STRUCTS: Dict[str, Type[Sized]] = {
     "neve_find_request": FindRequest,
     "neve_ranges": Ranges,
     "neve_tensor_info": TensorInfo,
+    "neve_boxes": Boxes,
     "neve_torch_object": TorchObject,
 }
 
@@ -227,6 +242,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_image_tensor_describe": (c_int, [_handle, c_size_t, POINTER(TensorInfo), _error]),
     "neve_image_tensor_find": (c_int, [_handle, c_char_p, POINTER(c_size_t), _error]),
     "neve_image_tensors_read": (c_int, [_handle, c_size_t, POINTER(c_size_t), c_void_p, c_void_p, _error]),
+    "neve_image_global": (c_int, [_handle, c_char_p, _out, _error]),
+    "neve_image_is_global": (c_int, [_handle]),
+    "neve_image_boxes_read": (c_int, [_handle, POINTER(Boxes), _error]),
     "neve_image_verify": (c_int, [_handle, _error]),
     "neve_file_save": (c_int, [c_char_p, POINTER(SaveRequest), _error]),
     "neve_file_save_async": (c_int, [c_char_p, POINTER(SaveRequest), _out, _error]),

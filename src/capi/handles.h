@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,18 @@ neve_code Guarded(neve_error** error, Body body) {
 }
 
 inline std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// Patterns, one a line.
+inline std::vector<std::string> SplitLines(const char* text) {
+  std::vector<std::string> lines;
+  std::string_view rest = text == nullptr ? "" : text;
+  while (!rest.empty()) {
+    const size_t end = rest.find('\n');
+    if (const std::string_view line = rest.substr(0, end); !line.empty()) lines.emplace_back(line);
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+  }
+  return lines;
+}
 
 inline void GiveString(neve_string** out, std::string text) { *out = new neve_string{std::move(text)}; }
 

@@ -442,6 +442,7 @@ neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request
       }
       find.allow_missing = SplitCommas(request->allow_missing);
       find.fallback = request->fallback != 0;
+      find.take_rank0 = neve::capi::SplitLines(request->take_rank0);
     }
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> found, engine->engine->Find(find));
     *image = new neve_image{std::move(found)};

@@ -148,6 +148,48 @@ neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t*
   });
 }
 
+neve_code neve_image_global(neve_image* image, const char* take_rank0, neve_image** global, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || global == nullptr) return neve::Invalid("the image or the place for the global one is null");
+    *global = nullptr;
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> made, image->image->Global(neve::capi::SplitLines(take_rank0)));
+    *global = new neve_image{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+int neve_image_is_global(const neve_image* image) { return image != nullptr && image->image->is_global() ? 1 : 0; }
+
+neve_code neve_image_boxes_read(neve_image* image, const neve_boxes* boxes, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (image == nullptr || boxes == nullptr || boxes->struct_size < sizeof(neve_boxes)) {
+      return neve::Invalid("neve_image_boxes_read needs an image, and boxes made by NEVE_BOXES_INIT");
+    }
+    if (boxes->count != 0 && (boxes->tensors == nullptr || boxes->targets == nullptr)) {
+      return neve::Invalid("tensors and targets are needed");
+    }
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    std::vector<neve::BoxTarget> wanted(boxes->count);
+    size_t at = 0;
+    for (size_t i = 0; i < boxes->count; ++i) {
+      if (boxes->tensors[i] >= tensors->count()) {
+        return neve::Invalid("tensor " + std::to_string(boxes->tensors[i]) + " of " + std::to_string(tensors->count()));
+      }
+      const size_t rank = tensors->at(boxes->tensors[i]).shape.size();
+      if (rank != 0 && (boxes->offsets == nullptr || boxes->extents == nullptr)) {
+        return neve::Invalid("offsets and extents are needed");
+      }
+      wanted[i].index = boxes->tensors[i];
+      wanted[i].offset = rank == 0 ? nullptr : boxes->offsets + at;
+      wanted[i].extent = rank == 0 ? nullptr : boxes->extents + at;
+      wanted[i].data = boxes->targets[i];
+      wanted[i].strides = boxes->strides == nullptr ? nullptr : boxes->strides[i];
+      at += rank;
+    }
+    return tensors->ReadBoxes(wanted, {boxes->written, boxes->written == nullptr ? 0 : boxes->count});
+  });
+}
+
 neve_code neve_image_verify(neve_image* image, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (image == nullptr) return neve::Invalid("the image is null");

@@ -37,7 +37,7 @@ absl::StatusOr<std::string> TreeOfRest(const Conversion& conversion, const std::
   if (facts == tree.end()) return tree.dump();
   std::set<std::string_view> left;
   for (const SourceTensor* tensor : conversion.tensors) left.insert(tensor->tensor->name);
-  for (const char* part : {"strided", "dtype"}) {
+  for (const char* part : {"strided", "dtype", "piece"}) {
     const auto found = facts->find(part);
     if (found == facts->end() || !found->is_object()) continue;
     nlohmann::ordered_json kept = nlohmann::ordered_json::object();

@@ -24,6 +24,8 @@
 #include "catalog/catalog.h"
 #include "device/registrations.h"
 #include "engine/find_refusals.h"
+#include "engine/opened_image.h"
+#include "engine/save_opener.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
 #include "flush/tier_flush.h"
@@ -36,42 +38,6 @@
 #include "storage/tier.h"
 
 namespace neve {
-
-// Saves that an open image reads: retention leaves them. Shared, since an image may outlive its engine.
-class HeldSaves {
- public:
-  void Hold(const SaveId& save) {
-    sync::MutexLock lock(mutex_);
-    held_.insert(save);
-  }
-  void Release(const SaveId& save) {
-    sync::MutexLock lock(mutex_);
-    if (const auto it = held_.find(save); it != held_.end()) held_.erase(it);
-  }
-  std::set<SaveId> All() const {
-    sync::MutexLock lock(mutex_);
-    return {held_.begin(), held_.end()};
-  }
-
- private:
-  mutable sync::Mutex mutex_;
-  std::multiset<SaveId> held_ NEVE_GUARDED_BY(mutex_);
-};
-
-// The image of one save from whatever sources hold it. `on_destroy` runs at the end.
-struct ImageParts {
-  SaveInfo info;
-  std::shared_ptr<const format::CommitRecord> record;   // null: a file without one
-  std::vector<restore::Source> sources;
-  std::string header;
-  uint64_t image_bytes = 0;
-  std::shared_ptr<sync::Crew> crew;
-  std::shared_ptr<obs::Metrics> metrics;
-  std::vector<std::shared_ptr<void>> keep;              // tiers that the sources read from
-  std::function<void()> on_destroy;
-};
-// Reads and verifies the header from the sources.
-absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts);
 
 class EngineImpl : public Engine {
  public:
@@ -139,13 +105,15 @@ class EngineImpl : public Engine {
   std::vector<storage::Tier*> DurableTiers() const;
   std::shared_ptr<storage::Tier> RamTier();          // null: none configured, or the uid is unknown
   std::vector<catalog::TierListing> ListAll(std::vector<std::string>* names);
-  // This engine's own slot, read through the mapping that is there; null when the image lies in another's.
-  std::shared_ptr<storage::ImageReader> OwnReader(const ImageKey& key);
   absl::Status CheckListed(const std::vector<catalog::TierListing>& listings, const std::vector<std::string>& names,
                            const FindRequest& request) const;
-  // This rank's image in every tier that has it, held against retention; NotFound: no usable copy, `reason` says why.
-  absl::StatusOr<ImageParts> OpenCopies(const catalog::Save& save, const std::vector<catalog::TierListing>& listings,
-                                        const std::vector<std::string>& names, engine::FindRefusals& refusals, std::string* reason);
+  // The save in the tiers that hold it.
+  std::shared_ptr<const engine::SaveOpener> OpenerOf(const catalog::Save& save, const std::vector<catalog::TierListing>& listings,
+                                                     const std::vector<std::string>& names);
+  // What this rank restores from: its own image, or of another number of ranks the global one. NotFound: no usable copy of an image,
+  // `reason` says why; other errors: what was opened cannot be read or merged, `header_lost`.
+  absl::StatusOr<std::unique_ptr<Image>> OpenSave(const std::shared_ptr<const engine::SaveOpener>& opener, const FindRequest& request,
+                                                  engine::FindRefusals& refusals, std::string* reason, bool* header_lost);
   static std::string Places(const std::vector<catalog::TierListing>& listings);
 
   absl::StatusOr<std::shared_ptr<Ticket>> SaveNow(const SaveRequest& request);

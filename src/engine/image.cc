@@ -7,9 +7,11 @@
 #include "base/error/status.h"
 #include "base/os/syscalls.h"
 #include "engine/contents_reader.h"
-#include "engine/engine_impl.h"
+#include "engine/global_image.h"
+#include "engine/opened_image.h"
 #include "format/contents.h"
 #include "format/image_header.h"
+#include "format/layout.h"
 #include "format/names.h"
 #include "format/open_contents.h"
 #include "format/tree_walk.h"
@@ -17,7 +19,7 @@
 namespace neve {
 namespace {
 
-class ImageImpl : public Image {
+class ImageImpl : public RankFile {
  public:
   explicit ImageImpl(ImageParts parts) : parts_(std::move(parts)) {}
   ~ImageImpl() override {
@@ -29,6 +31,29 @@ class ImageImpl : public Image {
   std::string_view header() const override { return parts_.header; }
   uint64_t image_bytes() const override { return parts_.image_bytes; }
   bool has_digests() const override { return parts_.record != nullptr; }
+  bool is_global() const override { return false; }
+  absl::StatusOr<std::unique_ptr<Image>> Global(const std::vector<std::string>& take_rank0) override {
+    if (parts_.global) return parts_.global(take_rank0);
+    return Unsupported(absl::StrFormat("%s was opened by its path: find the save through its job for the images of all ranks",
+                                       parts_.info.job));
+  }
+  const format::CommitRecord* record() const override { return parts_.record.get(); }
+  const format::ImageHeader& parsed() const override { return parsed_; }
+  std::span<const format::LogicalTensor> tensors() const override { return tensors_; }
+  bool in_memory() const override { return !parts_.sources.empty() && !parts_.sources.front().reader->Mapped().empty(); }
+  void UseCrew(std::shared_ptr<sync::Crew> crew) override { parts_.crew = std::move(crew); }
+  absl::Status ReadRanges(std::span<const restore::Range> ranges) override { return ReadPlanned(ranges, {}); }
+
+  std::span<const format::GlobalEntry> entries() override {
+    sync::MutexLock lock(mutex_);
+    if (entries_.empty()) entries_ = engine::EntriesOf(parsed_, tensors_);
+    return entries_;
+  }
+  absl::Status ReadWants(std::span<const restore::BoxWant> wants, std::span<uint8_t> written) override {
+    return engine::ReadBoxes(entries(), wants, {0}, [this](uint32_t, std::span<const restore::Range> ranges) {
+      return ReadPlanned(ranges, {});
+    }, written);
+  }
 
   absl::Status Read(std::span<const ReadRange> ranges, std::span<uint8_t> written) override {
     if (!written.empty() && written.size() != ranges.size()) return Invalid("`written` needs one byte per range");
@@ -92,12 +117,10 @@ class ImageImpl : public Image {
     }
     parts_.header.resize(header_bytes);
     NEVE_RETURN_IF_ERROR(ReadInto(0, parts_.header));
-    const auto parsed = format::ParseImageHeader(parts_.header, parts_.image_bytes);
-    if (!parsed.ok()) return parsed.status();
+    NEVE_ASSIGN_OR_RETURN(parsed_, format::ParseImageHeader(parts_.header, parts_.image_bytes));
     // What the tree says must fit what the header says, before anybody allocates by it. A node of a newer neve hides no tensor.
-    const absl::StatusOr<std::vector<format::LogicalTensor>> tensors = format::LogicalTensors(*parsed);
-    if (!tensors.ok()) return tensors.status();
-    const absl::Status status = format::WalkTree(*parsed, *tensors, nullptr);
+    NEVE_ASSIGN_OR_RETURN(tensors_, format::LogicalTensors(parsed_));
+    const absl::Status status = format::WalkTree(parsed_, tensors_, nullptr);
     return status.code() == absl::StatusCode::kUnimplemented ? absl::OkStatus() : status;
   }
 
@@ -125,14 +148,17 @@ class ImageImpl : public Image {
     parts_.metrics->Add(obs::Metric::kChunksFailed, result.chunks_failed);
     parts_.metrics->Add(obs::Metric::kChunksHealed, result.chunks_healed);
     if (!status.ok()) {
-      return Annotate(status, absl::StrFormat("step %d (save %s) rank 0 of job %s", parts_.info.step, parts_.info.save.ToString(),
-                                              parts_.info.job));
+      return Annotate(status, absl::StrFormat("step %d (save %s) rank %d of job %s", parts_.info.step, parts_.info.save.ToString(),
+                                              parts_.record != nullptr ? parts_.record->key.rank : 0, parts_.info.job));
     }
     return status;
   }
 
   ImageParts parts_;
+  format::ImageHeader parsed_;
+  std::vector<format::LogicalTensor> tensors_;
   mutable sync::Mutex mutex_;
+  std::vector<format::GlobalEntry> entries_ NEVE_GUARDED_BY(mutex_);   // made at the first use
   std::map<std::string, uint64_t> bytes_ NEVE_GUARDED_BY(mutex_);
 };
 
@@ -183,10 +209,10 @@ absl::StatusOr<bool> BeginsAsImage(const os::File& file, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Image>> MakeImage(ImageParts parts) {
+absl::StatusOr<std::unique_ptr<RankFile>> MakeImage(ImageParts parts) {
   auto image = std::make_unique<ImageImpl>(std::move(parts));
   NEVE_RETURN_IF_ERROR(image->LoadHeader());
-  return std::unique_ptr<Image>(std::move(image));
+  return std::unique_ptr<RankFile>(std::move(image));
 }
 
 absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
+#include "engine/opened_image.h"
 #include "format/contents.h"
 #include "neve/engine.h"
 #include "tensor/view.h"
@@ -67,7 +68,7 @@ bool IsExpanded(const format::LogicalTensor& tensor) {
 
 class ImageTensorsImpl final : public ImageTensors {
  public:
-  explicit ImageTensorsImpl(std::unique_ptr<OpenedContents> contents) : contents_(std::move(contents)) {
+  ImageTensorsImpl(std::unique_ptr<OpenedContents> contents, OpenedImage* image) : contents_(std::move(contents)), image_(image) {
     for (const format::HeaderTensor& stored : contents_->header().tensors) stored_.emplace(stored.name, &stored);
     for (size_t i = 0; i < contents_->tensors().size(); ++i) by_name_.emplace(contents_->tensors()[i].name, i);
   }
@@ -118,7 +119,45 @@ class ImageTensorsImpl final : public ImageTensors {
       range.item_bytes = ItemBytes(tensor.dtype);
     }
     NEVE_RETURN_IF_ERROR(contents_->image()->Read(ranges));
-    for (const TensorTarget* target : boxes) NEVE_RETURN_IF_ERROR(ReadBoxes(*target));
+    for (const TensorTarget* target : boxes) {
+      const format::LogicalTensor& tensor = contents_->tensors()[target->index];
+      NEVE_RETURN_IF_ERROR(ReadByCopy(tensor, tensor::Dims(tensor.shape.size(), 0), tensor.shape, target->data, target->strides));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBoxes(std::span<const BoxTarget> boxes, std::span<uint8_t> written) const override {
+    if (!written.empty() && written.size() != boxes.size()) return Invalid("`written` needs one byte per box");
+    std::vector<restore::BoxWant> wants;
+    std::vector<size_t> of_box, copied;   // of each want its box; boxes that share memory in the image
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      const BoxTarget& box = boxes[i];
+      NEVE_ASSIGN_OR_RETURN(const bool empty, CheckBox(box));
+      if (empty) continue;
+      const format::LogicalTensor& tensor = contents_->tensors()[box.index];
+      if (tensor.alias) {
+        copied.push_back(i);
+        continue;
+      }
+      const size_t rank = tensor.shape.size();
+      restore::BoxWant want{tensor.stored_index, {box.offset, box.offset + rank}, {box.extent, box.extent + rank},
+                            static_cast<std::byte*>(box.data), {}};
+      want.strides = box.strides == nullptr ? tensor::ContiguousStrides(want.extent) : tensor::Dims(box.strides, box.strides + rank);
+      for (int64_t& stride : want.strides) stride *= static_cast<int64_t>(ItemBytes(tensor.dtype));
+      wants.push_back(std::move(want));
+      of_box.push_back(i);
+    }
+    std::vector<uint8_t> touched(wants.size());
+    const absl::Status status = image_->ReadWants(wants, touched);
+    for (size_t i = 0; i < wants.size() && !written.empty(); ++i) written[of_box[i]] = touched[i];
+    NEVE_RETURN_IF_ERROR(status);
+    for (const size_t i : copied) {
+      const format::LogicalTensor& tensor = contents_->tensors()[boxes[i].index];
+      const size_t rank = tensor.shape.size();
+      if (!written.empty()) written[i] = 1;
+      NEVE_RETURN_IF_ERROR(ReadByCopy(tensor, {boxes[i].offset, boxes[i].offset + rank}, {boxes[i].extent, boxes[i].extent + rank},
+                                      boxes[i].data, boxes[i].strides));
+    }
     return absl::OkStatus();
   }
 
@@ -127,35 +166,61 @@ class ImageTensorsImpl final : public ImageTensors {
     return std::accumulate(tensor.shape.begin(), tensor.shape.end(), ItemBytes(tensor.dtype),
                            [](uint64_t product, int64_t extent) { return product * static_cast<uint64_t>(extent); });
   }
-  // All of a tensor that shares or expands memory. Row-major targets take it at once, others by way of a copy.
-  absl::Status ReadBoxes(const TensorTarget& target) const {
-    const format::LogicalTensor& tensor = contents_->tensors()[target.index];
-    const uint64_t bytes = BytesOf(tensor);
-    const tensor::Dims begin(tensor.shape.size(), 0);
-    if (target.strides == nullptr) {
-      return format::ReadBox(*contents_, tensor, begin, tensor.shape, {static_cast<std::byte*>(target.data), bytes});
+  // Whether the box has no elements. Invalid: it cannot be read.
+  absl::StatusOr<bool> CheckBox(const BoxTarget& box) const {
+    if (box.index >= count()) return Invalid(absl::StrFormat("tensor %d of %d", box.index, count()));
+    const format::LogicalTensor& tensor = contents_->tensors()[box.index];
+    const size_t rank = tensor.shape.size();
+    if (rank > 0 && (box.offset == nullptr || box.extent == nullptr)) return Invalid("a box needs its offset and extent");
+    const std::span offset(box.offset, rank), extent(box.extent, rank);
+    const tensor::Dims start(rank, 0);
+    const std::span<const int64_t> held = tensor.piece == nullptr ? std::span<const int64_t>(start) : tensor.piece->offset;
+    for (size_t i = 0; i < rank; ++i) {
+      // As differences: hostile numbers must not overflow.
+      const bool inside = extent[i] >= 0 && offset[i] >= held[i] && offset[i] - held[i] <= tensor.shape[i] &&
+                          extent[i] <= tensor.shape[i] - (offset[i] - held[i]);
+      if (!inside && extent[i] != 0) {
+        return Invalid(absl::StrFormat("the box %s of %s does not lie in the %s that this image holds%s", format::BoxText(offset, extent),
+                                       tensor.logical_name(), format::BoxText(held, tensor.shape),
+                                       tensor.piece == nullptr ? "" : "; the global image of the save has all of it"));
+      }
     }
-    const uint64_t item = ItemBytes(tensor.dtype);
-    const tensor::StridedCopy copy(tensor.shape, std::span(target.strides, tensor.shape.size()), item);
+    if (tensor::IsEmptyBox(extent)) return true;
+    if (box.data == nullptr) return Invalid(absl::StrFormat("no target for a box of tensor %s", tensor.name));
+    if (box.strides == nullptr) return false;
+    NEVE_ASSIGN_OR_RETURN(const tensor::Density density, tensor::Classify(extent, std::span(box.strides, rank)));
+    if (density == tensor::Density::kExpanded || density == tensor::Density::kOverlapping) {
+      return Invalid(absl::StrFormat("the strides for a box of tensor %s make elements share memory", tensor.name));
+    }
+    return false;
+  }
+
+  // A box of a tensor that shares or expands memory. Row-major targets take it at once, others by way of a copy.
+  absl::Status ReadByCopy(const format::LogicalTensor& tensor, const tensor::Dims& begin, const tensor::Dims& shape, void* target,
+                          const int64_t* strides) const {
+    const uint64_t item = ItemBytes(tensor.dtype), bytes = *tensor::ElementCount(shape) * item;
+    if (strides == nullptr) return format::ReadBox(*contents_, tensor, begin, shape, {static_cast<std::byte*>(target), bytes});
+    const tensor::StridedCopy copy(shape, std::span(strides, shape.size()), item);
     // By slices of the first dimension, so that the copy stays small unless one slice is large.
-    const uint64_t rows = tensor.shape.empty() ? 1 : static_cast<uint64_t>(tensor.shape[0]), row_bytes = bytes / rows;
+    const uint64_t rows = shape.empty() ? 1 : static_cast<uint64_t>(shape[0]), row_bytes = bytes / rows;
     const uint64_t rows_once = std::max<uint64_t>(1, kPieceBytes / row_bytes);
     std::vector<std::byte> piece(std::min(rows, rows_once) * row_bytes);
     for (uint64_t row = 0; row < rows; row += rows_once) {
-      tensor::Dims from = begin, extents = tensor.shape;
+      tensor::Dims from = begin, extents = shape;
       const uint64_t taken = std::min(rows_once, rows - row);
       if (!from.empty()) {
-        from[0] = static_cast<int64_t>(row);
+        from[0] += static_cast<int64_t>(row);
         extents[0] = static_cast<int64_t>(taken);
       }
       const std::span<std::byte> part = std::span(piece).first(taken * row_bytes);
       NEVE_RETURN_IF_ERROR(format::ReadBox(*contents_, tensor, from, extents, part));
-      copy.Scatter(static_cast<std::byte*>(target.data), row * row_bytes, (row + taken) * row_bytes, part.data());
+      copy.Scatter(static_cast<std::byte*>(target), row * row_bytes, (row + taken) * row_bytes, part.data());
     }
     return absl::OkStatus();
   }
 
   const std::unique_ptr<OpenedContents> contents_;
+  OpenedImage* const image_;
   std::unordered_map<std::string_view, const format::HeaderTensor*> stored_;
   std::unordered_map<std::string_view, size_t> by_name_;
 };
@@ -165,7 +230,9 @@ class ImageTensorsImpl final : public ImageTensors {
 absl::StatusOr<std::unique_ptr<ImageTensors>> ImageTensors::Of(Image* image) {
   if (image == nullptr) return Invalid("no image");
   NEVE_ASSIGN_OR_RETURN(std::unique_ptr<OpenedContents> contents, OpenedContents::Of(image));
-  return std::unique_ptr<ImageTensors>(std::make_unique<ImageTensorsImpl>(std::move(contents)));
+  auto* opened = dynamic_cast<OpenedImage*>(image);
+  if (opened == nullptr) return Invalid("an image that neve did not open");
+  return std::unique_ptr<ImageTensors>(std::make_unique<ImageTensorsImpl>(std::move(contents), opened));
 }
 
 }  // namespace neve

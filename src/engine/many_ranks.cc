@@ -22,6 +22,7 @@ std::string WishOf(const FindRequest& request) {
   std::string wish = request.step.has_value() ? absl::StrFormat("step %d", *request.step) : "the newest save";
   if (request.before.has_value()) wish += " before " + request.before->ToString();
   if (request.fallback) wish += ", or an older one";
+  for (const std::string& pattern : request.take_rank0) wish += ", rank 0's " + pattern;
   return wish;
 }
 
@@ -149,26 +150,15 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindReques
       if (!refusals.Wants(candidate.save, candidate.step)) continue;
       refusals.Saw(candidate.any_record);
       const std::string text = engine::SaveText(candidate.save, candidate.step);
-      if (candidate.other_world) {
-        return Unsupported(absl::StrFormat("%s is of %d ranks, and this job has %d: restoring on another number of ranks is not in "
-                                           "this version of neve",
-                                           text, candidate.world, options_.world));
-      }
       std::string reason = candidate.reason;
       if (candidate.offered) {
         const auto save = std::find_if(saves.begin(), saves.end(), [&](const auto& s) { return s.save == candidate.save; });
         engine::FindRefusals own(request);
-        std::unique_ptr<Image> image;
         bool header_lost = false;
         std::string own_reason;
-        absl::StatusOr<ImageParts> parts = OpenCopies(*save, listings, names, own, &own_reason);
-        absl::Status status = parts.ok() ? absl::OkStatus() : Annotate(own.first_error(), "no copy can be used");
-        if (parts.ok()) {
-          auto made = MakeImage(*std::move(parts));
-          status = made.status();
-          header_lost = !made.ok();
-          if (made.ok()) image = *std::move(made);
-        }
+        absl::StatusOr<std::unique_ptr<Image>> image =
+            OpenSave(OpenerOf(*save, listings, names), request, own, &own_reason, &header_lost);
+        const absl::Status status = image.ok() || header_lost ? image.status() : Annotate(own.first_error(), "no copy can be used");
         std::string mine;
         group::PutField(&mine, group::EncodeStatus(status));
         group::PutField(&mine, header_lost ? "1" : "0");

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "format/data_order.h"
 #include "format/json_text.h"
 #include "format/layout.h"
-#include "format/name_order.h"
 #include "format/virtual_contents.h"
 #include "format/virtual_image.h"
 
@@ -143,25 +143,15 @@ std::vector<ImageMaker::Entry> ImageMaker::MakeEntries() {
   return entries;
 }
 
-// As docs/format.md orders data: whole pages first, then by alignment; the names order each class.
 uint64_t ImageMaker::Place(std::vector<Entry>* entries) {
-  static constexpr std::array<uint64_t, 5> kAlignments = {16, 8, 4, 2, 1};
-  std::vector<std::string_view> names;
-  names.reserve(entries->size());
-  for (const Entry& entry : *entries) names.push_back(entry.header.name);
-  std::array<std::vector<uint32_t>, 2 * kAlignments.size()> classes;
-  for (const uint32_t e : NameOrder(names)) {
-    const Entry& entry = (*entries)[e];
-    const size_t by_alignment = static_cast<size_t>(std::ranges::find(kAlignments, entry.alignment) - kAlignments.begin());
-    classes[entry.header.bytes % kPageBytes == 0 ? by_alignment : kAlignments.size() + by_alignment].push_back(e);
-  }
+  std::vector<DataEntry> wanted;
+  wanted.reserve(entries->size());
+  for (const Entry& entry : *entries) wanted.push_back({entry.header.name, entry.header.bytes, entry.alignment});
   uint64_t end = 0;
-  for (const std::vector<uint32_t>& members : classes) {
-    for (const uint32_t e : members) {
-      (*entries)[e].header.offset = end;
-      end += (*entries)[e].header.bytes;
-      if (end > kBytesMax) return end;
-    }
+  for (const uint32_t e : DataOrder(wanted)) {
+    (*entries)[e].header.offset = end;
+    end += (*entries)[e].header.bytes;
+    if (end > kBytesMax) return end;
   }
   return end;
 }

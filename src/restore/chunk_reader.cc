@@ -37,9 +37,10 @@ class Delivery {
       : plan_(plan), digests_(digests), written_(written) {}
 
   // Copies one chunk's bytes to the targets and says whether they matched. `shared`: somebody else may change the bytes
-  // meanwhile, so the very bytes that were hashed must be the ones delivered.
+  // meanwhile, so the very bytes that were hashed must be the ones delivered. Not of a shared chunk that has boxes.
   bool Deliver(const ChunkPlan& chunk, const std::byte* bytes, codec::Store store, bool shared) const {
     const uint64_t begin = chunk.chunk * plan_.chunk_bytes();
+    if (HasBox(chunk)) return DeliverBoxes(chunk, bytes);
     const bool by_block = shared && HasStrided(chunk);
     codec::RestoreHasher hasher(bytes, plan_.ChunkSize(chunk.chunk), by_block ? codec::Store::kCached : store);
     uint64_t position = begin;
@@ -70,11 +71,51 @@ class Delivery {
 
   uint64_t NeededBytes(const ChunkPlan& chunk) const {
     uint64_t bytes = 0;
-    for (const Segment& segment : plan_.SegmentsOf(chunk)) bytes += segment.bytes;
+    for (const Segment& segment : plan_.SegmentsOf(chunk)) {
+      const tensor::BoxCopy* box = plan_.range(segment.range).box.get();
+      bytes += box == nullptr ? segment.bytes : box->BytesIn(segment.range_offset, segment.range_offset + segment.bytes);
+    }
     return bytes;
   }
 
+  // Boxes come last.
+  bool HasBox(const ChunkPlan& chunk) const { return plan_.range(plan_.SegmentsOf(chunk).back().range).box != nullptr; }
+
+  // The shared chunk that has boxes: copied to `scratch`, of a chunk's size, on the way through the hash.
+  bool DeliverShared(const ChunkPlan& chunk, const std::byte* bytes, std::byte* scratch) const {
+    const uint64_t size = plan_.ChunkSize(chunk.chunk);
+    codec::RestoreHasher hasher(bytes, size, codec::Store::kCached);
+    hasher.CopyTo(scratch, size);
+    if (!digests_.empty() && hasher.Finish() != digests_[chunk.chunk]) return false;
+    Scatter(chunk, scratch);
+    return true;
+  }
+
  private:
+  // Of private bytes: hashed whole, then taken apart.
+  bool DeliverBoxes(const ChunkPlan& chunk, const std::byte* bytes) const {
+    if (!digests_.empty() && codec::DigestOf({bytes, plan_.ChunkSize(chunk.chunk)}) != digests_[chunk.chunk]) return false;
+    Scatter(chunk, bytes);
+    return true;
+  }
+
+  void Scatter(const ChunkPlan& chunk, const std::byte* bytes) const {
+    const uint64_t begin = chunk.chunk * plan_.chunk_bytes();
+    for (const Segment& segment : plan_.SegmentsOf(chunk)) {
+      const Range& range = plan_.range(segment.range);
+      if (!written_.empty()) std::atomic_ref<uint8_t>(written_[segment.range]).store(1, std::memory_order_relaxed);
+      const std::byte* from = bytes + (segment.offset - begin);
+      const uint64_t first = segment.range_offset, last = first + segment.bytes;
+      if (range.box != nullptr) {
+        range.box->Scatter(range.target, first, last, from);
+      } else if (range.strided != nullptr) {
+        range.strided->Scatter(range.target, first, last, from);
+      } else {
+        std::memcpy(range.target + first, from, segment.bytes);
+      }
+    }
+  }
+
   bool HasStrided(const ChunkPlan& chunk) const {
     const auto segments = plan_.SegmentsOf(chunk);
     return std::any_of(segments.begin(), segments.end(),
@@ -188,7 +229,8 @@ class Stream {
 bool IsPlain(const ReadPlan& plan, const ChunkPlan& chunk, uint64_t plain_bytes) {
   const auto segments = plan.SegmentsOf(chunk);
   return std::all_of(segments.begin(), segments.end(), [&](const Segment& segment) {
-    return plan.range(segment.range).strided == nullptr && segment.bytes >= plain_bytes;
+    const Range& range = plan.range(segment.range);
+    return range.strided == nullptr && range.box == nullptr && segment.bytes >= plain_bytes;
   });
 }
 
@@ -222,15 +264,24 @@ uint64_t DeliverMapped(const ReadPlan& plan, std::span<const std::byte> image, c
                        std::vector<FailedChunk>* failed) {
   sync::Mutex mutex;
   std::atomic<uint64_t> delivered{0};
-  auto work = [&](uint64_t part, int) {
-    const ChunkPlan& chunk = plan.chunks()[part];
+  std::vector<AlignedBuffer> scratch(static_cast<size_t>(crew.threads()));   // a worker's own, made when it needs one
+  const auto deliver = [&](const ChunkPlan& chunk, int worker) -> absl::StatusOr<bool> {
     const uint64_t begin = chunk.chunk * plan.chunk_bytes();
-    const bool present = begin + plan.ChunkSize(chunk.chunk) <= image.size();
-    if (present && delivery.Deliver(chunk, image.data() + begin, codec::Store::kStream, true)) {
+    if (begin + plan.ChunkSize(chunk.chunk) > image.size()) return Damaged("the image is shorter than its record says");
+    if (!delivery.HasBox(chunk)) return delivery.Deliver(chunk, image.data() + begin, codec::Store::kStream, true);
+    AlignedBuffer& own = scratch[static_cast<size_t>(worker)];
+    if (own == nullptr) own = AllocateAligned(plan.chunk_bytes());
+    if (own == nullptr) return Exhausted(absl::StrFormat("no memory for a buffer of %d bytes", plan.chunk_bytes()));
+    return delivery.DeliverShared(chunk, image.data() + begin, own.get());
+  };
+  auto work = [&](uint64_t part, int worker) {
+    const ChunkPlan& chunk = plan.chunks()[part];
+    const absl::StatusOr<bool> good = deliver(chunk, worker);
+    if (good.ok() && *good) {
       delivered.fetch_add(delivery.NeededBytes(chunk), std::memory_order_relaxed);
     } else {
       sync::MutexLock lock(mutex);
-      failed->push_back(FailedChunk{&chunk, present ? absl::OkStatus() : Damaged("the image is shorter than its record says")});
+      failed->push_back(FailedChunk{&chunk, good.status()});
     }
   };
   if (plan.chunks().size() <= 1) {

@@ -10,7 +10,8 @@
 //     bad copy (Heal) when the source allows it.
 //   - When no source has a good copy the result names chunk, offset and sources: Unavailable when one of them could not be
 //     reached, Damaged when the nearest is too short, else DataLoss.
-//   - Bytes of a memory source, whose owner may change them at any time, reach a target only by way of the hash.
+//   - Bytes of a memory source, whose owner may change them at any time, reach a target only by way of the hash; what is wanted as
+//     boxes by way of a private copy of the chunk.
 #ifndef NEVE_RESTORE_CHUNK_READER_H_
 #define NEVE_RESTORE_CHUNK_READER_H_
 

@@ -65,6 +65,23 @@ std::string Named(const std::vector<uint32_t>& ranks, uint32_t world) {
   return text + absl::StrFormat(" of %d", world);
 }
 
+// A save of another number of ranks: each rank now needs all of its images.
+void DecideOtherWorld(const std::vector<const SeenSave*>& seen, const Ranges& ranges, uint32_t world, CommonSave* common) {
+  if (!CoverAll(ranges, common->world)) {
+    common->reason = absl::StrFormat("it is of %d ranks and not complete", common->world);
+    return;
+  }
+  std::vector<uint32_t> short_sighted;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    if (seen[rank] == nullptr || !CoverAll(seen[rank]->ranks, common->world)) short_sighted.push_back(rank);
+  }
+  common->offered = short_sighted.empty();
+  if (common->offered) return;
+  common->reason = absl::StrFormat("it is of %d ranks, and this job has %d: %s cannot reach all of its images, which another rank sees: "
+                                   "they lie in the memory or on the disk of another host",
+                                   common->world, world, Named(short_sighted, world));
+}
+
 // Decides on one save. `seen`: by rank, null where that rank sees nothing of it.
 CommonSave Decide(const std::vector<const SeenSave*>& seen, uint32_t world) {
   CommonSave common;
@@ -86,9 +103,7 @@ CommonSave Decide(const std::vector<const SeenSave*>& seen, uint32_t world) {
     return common;
   }
   if (common.world != world) {
-    common.other_world = CoverAll(ranges, common.world);
-    common.reason = common.other_world ? absl::StrFormat("it is of %d ranks, and this job has %d", common.world, world)
-                                       : absl::StrFormat("it is of %d ranks and not complete", common.world);
+    DecideOtherWorld(seen, ranges, world, &common);
     return common;
   }
   std::vector<uint32_t> missing, unreachable;

@@ -1,7 +1,8 @@
 // Which save the ranks of a job restore together: pure functions of what each of them sees, so that all come to the same.
 //
 // Invariants
-//   - A save is offered only if every rank of the world reaches its own image of it, record and all, by the tiers that it has.
+//   - A save is offered only if every rank of the world reaches its own image of it, record and all, by the tiers that it has; of a
+//     save of another number of ranks, if every rank reaches all of its images.
 //   - Saves are taken newest first, by save id. What is newer and not offered has a reason that names the ranks.
 //   - Views may be cut at their old end (`more`); nothing older than the newest cut is decided on.
 #ifndef NEVE_RESTORE_COMMON_SAVE_H_
@@ -49,7 +50,6 @@ struct CommonSave {
   uint64_t step = 0;
   uint32_t world = 1;
   bool offered = false;
-  bool other_world = false;        // complete, of another number of ranks than the world has now
   bool any_record = false;
   std::string reason;              // why it is not offered
 };

@@ -7,6 +7,19 @@
 
 namespace neve::restore {
 
+namespace {
+
+bool LeavesImage(const Range& range, uint64_t image_bytes) {
+  return range.offset > image_bytes || image_bytes - range.offset < range.bytes;
+}
+
+absl::Status OutsideImage(const Range& range, uint64_t image_bytes) {
+  return Damaged(absl::StrFormat("a tensor lies at bytes [%d, %d) of an image of %d bytes", range.offset, range.offset + range.bytes,
+                                 image_bytes));
+}
+
+}  // namespace
+
 absl::StatusOr<ReadPlan> ReadPlan::Build(std::span<const Range> ranges, uint64_t image_bytes, uint64_t chunk_bytes) {
   if (chunk_bytes == 0) return Internal("a read plan needs a chunk size");
   ReadPlan plan;
@@ -19,11 +32,8 @@ absl::StatusOr<ReadPlan> ReadPlan::Build(std::span<const Range> ranges, uint64_t
   uint64_t end = 0;
   for (uint32_t index : order) {
     Range& range = plan.ranges_[index];
-    if (range.bytes == 0) continue;
-    if (range.offset > image_bytes || image_bytes - range.offset < range.bytes) {
-      return Damaged(absl::StrFormat("a tensor lies at bytes [%d, %d) of an image of %d bytes", range.offset,
-                                     range.offset + range.bytes, image_bytes));
-    }
+    if (range.bytes == 0 || range.box != nullptr) continue;
+    if (LeavesImage(range, image_bytes)) return OutsideImage(range, image_bytes);
     if (range.offset < end) return Invalid(absl::StrFormat("two ranges read the image byte %d", range.offset));
     end = range.offset + range.bytes;
     if (range.strided != nullptr && range.strided->logical_bytes() != range.bytes) {
@@ -49,7 +59,47 @@ absl::StatusOr<ReadPlan> ReadPlan::Build(std::span<const Range> ranges, uint64_t
       done += bytes;
     }
   }
+  NEVE_RETURN_IF_ERROR(plan.AddBoxes());
   return plan;
+}
+
+// Boxes meet each other and leave chunks out, so their segments are sorted in behind those of the other ranges.
+absl::Status ReadPlan::AddBoxes() {
+  std::vector<std::pair<uint64_t, Segment>> found;   // with the chunk of each
+  for (uint32_t index = 0; index < ranges_.size(); ++index) {
+    const Range& range = ranges_[index];
+    if (range.box == nullptr) continue;
+    if (LeavesImage(range, image_bytes_)) return OutsideImage(range, image_bytes_);
+    if (range.box->span_bytes() != range.bytes) return Internal("a box whose span is not its range");
+    for (uint64_t done = 0; done < range.bytes;) {
+      const uint64_t offset = range.offset + done, chunk = offset / chunk_bytes_;
+      const uint64_t bytes = std::min(range.bytes - done, (chunk + 1) * chunk_bytes_ - offset);
+      if (range.box->BytesIn(done, done + bytes) > 0) found.emplace_back(chunk, Segment{offset, bytes, index, done});
+      done += bytes;
+    }
+  }
+  if (found.empty()) return absl::OkStatus();
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<ChunkPlan> chunks;
+  std::vector<Segment> segments;
+  segments.reserve(segments_.size() + found.size());
+  auto box = found.begin();
+  auto plain = chunks_.begin();
+  while (box != found.end() || plain != chunks_.end()) {
+    const uint64_t next_box = box == found.end() ? UINT64_MAX : box->first;
+    const uint64_t chunk = plain == chunks_.end() ? next_box : std::min(next_box, plain->chunk);
+    ChunkPlan merged{chunk, static_cast<uint32_t>(segments.size()), 0};
+    if (plain != chunks_.end() && plain->chunk == chunk) {
+      const std::span<const Segment> own = SegmentsOf(*plain++);
+      segments.insert(segments.end(), own.begin(), own.end());
+    }
+    for (; box != found.end() && box->first == chunk; ++box) segments.push_back(box->second);
+    merged.count = static_cast<uint32_t>(segments.size()) - merged.first;
+    chunks.push_back(merged);
+  }
+  chunks_ = std::move(chunks);
+  segments_ = std::move(segments);
+  return absl::OkStatus();
 }
 
 void ReadPlan::FinishStaged() const {

@@ -19,6 +19,7 @@
 
 #include "base/error/status.h"
 #include "neve/types.h"
+#include "tensor/box.h"
 #include "tensor/view.h"
 
 namespace neve::restore {
@@ -29,6 +30,8 @@ struct Range {
   std::byte* target = nullptr;
   std::shared_ptr<const tensor::StridedCopy> strided;   // null: contiguous
   uint64_t item_bytes = 1;
+  // Not null: `bytes` are its span, of which its elements go to the target. Only such ranges may meet others in the image.
+  std::shared_ptr<const tensor::BoxCopy> box = nullptr;
 };
 
 struct Segment {
@@ -49,6 +52,7 @@ class ReadPlan {
   static absl::StatusOr<ReadPlan> Build(std::span<const Range> ranges, uint64_t image_bytes, uint64_t chunk_bytes);
 
   std::span<const ChunkPlan> chunks() const { return chunks_; }    // ascending
+  // Ascending and apart, but for those of boxes, which come last.
   std::span<const Segment> SegmentsOf(const ChunkPlan& chunk) const {
     return std::span<const Segment>(segments_).subspan(chunk.first, chunk.count);
   }
@@ -62,6 +66,8 @@ class ReadPlan {
   void FinishStaged() const;
 
  private:
+  absl::Status AddBoxes();
+
   uint64_t image_bytes_ = 0, chunk_bytes_ = 0;
   std::vector<Range> ranges_;                     // staged ones point at their staging memory
   std::vector<Segment> segments_;

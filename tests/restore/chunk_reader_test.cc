@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <random>
+#include <set>
 
 #include "base/obs/log.h"
 #include "restore/memory_source.h"
@@ -87,6 +88,83 @@ TEST_P(ChunkReaderSourceTest, TheWholeImageIsDelivered) {
   EXPECT_EQ(result_.bytes, (std::map<std::string, uint64_t>{{"file", image_.size()}}));
   EXPECT_EQ(result_.chunks_failed, 0u);
   EXPECT_THAT(log_, IsEmpty());
+}
+
+TEST_P(ChunkReaderSourceTest, BoxesThatMeetAreDeliveredAndChunksWithoutThemNotRead) {
+  for (int round = 0; round < 100; ++round) {
+    // Boxes of rows x columns items out of rows of `pitch` bytes, beside ordinary ranges.
+    struct Wanted {
+      std::vector<std::byte> target, expected;
+    };
+    std::vector<Wanted> wanted;
+    std::vector<Range> ranges;
+    std::set<uint64_t> chunks;
+    uint64_t needed = 0;
+    for (int count = 1 + static_cast<int>(random_() % 6); count > 0; --count) {
+      const uint64_t item = uint64_t{1} << (random_() % 5), columns = 1 + random_() % 30, pitch = (columns + random_() % 300) * item;
+      const uint64_t at = random_() % 4000, rows = 1 + random_() % 12;
+      const tensor::Dims extents = {static_cast<int64_t>(rows), static_cast<int64_t>(columns)};
+      const tensor::Dims from = {static_cast<int64_t>(pitch), static_cast<int64_t>(item)};
+      const tensor::Dims to = {static_cast<int64_t>(item), static_cast<int64_t>(rows * item)};   // transposed
+      auto box = std::make_shared<const tensor::BoxCopy>(extents, from, to, item);
+      if (at + box->span_bytes() > image_.size()) continue;
+      Wanted& here = wanted.emplace_back();
+      here.target.resize(rows * columns * item);
+      here.expected = here.target;
+      for (uint64_t row = 0; row < rows; ++row) {
+        for (uint64_t column = 0; column < columns; ++column) {
+          const uint64_t byte = at + row * pitch + column * item;
+          std::memcpy(here.expected.data() + (column * rows + row) * item, image_.data() + byte, item);
+          chunks.insert(byte / kChunk);
+          chunks.insert((byte + item - 1) / kChunk);
+        }
+      }
+      needed += rows * columns * item;
+      ranges.push_back({.offset = at, .bytes = box->span_bytes(), .box = box});
+    }
+    if (random_() % 2 == 0) {
+      Wanted& here = wanted.emplace_back();
+      here.target.resize(1500);
+      here.expected.assign(image_.begin() + 700, image_.begin() + 2200);
+      for (uint64_t chunk = 700 / kChunk; chunk <= 2199 / kChunk; ++chunk) chunks.insert(chunk);
+      needed += 1500;
+      ranges.push_back({.offset = 700, .bytes = 1500});
+    }
+    for (size_t i = 0; i < ranges.size(); ++i) ranges[i].target = wanted[i].target.data();
+    std::shuffle(ranges.begin(), ranges.end(), random_);
+    const auto plan = ReadPlan::Build(ranges, image_.size(), kChunk);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const auto reader = Reader(GetParam());
+    std::vector<uint8_t> written(ranges.size());
+    ReadResult result;
+    ASSERT_EQ(ReadChunks(*plan, std::vector{From("near", reader)}, digests_, *crew_, {}, written, &result), absl::OkStatus());
+    for (const Wanted& here : wanted) ASSERT_EQ(here.target, here.expected);
+    ASSERT_EQ(plan->chunks().size(), chunks.size());
+    if (!GetParam()) {
+      ASSERT_EQ(static_cast<size_t>(reader->reads.load()), chunks.size());
+    }
+    ASSERT_EQ(result.bytes["near"], needed);
+    ASSERT_THAT(written, Each(1));
+  }
+}
+
+TEST_P(ChunkReaderSourceTest, ABoxOfABadChunkIsTakenFromTheNextSource) {
+  const tensor::Dims extents = {4, 8}, from = {400, 1}, to = {8, 1};
+  auto box = std::make_shared<const tensor::BoxCopy>(extents, from, to, 1);
+  std::vector<std::byte> target(32), expected(32);
+  for (size_t row = 0; row < 4; ++row) std::memcpy(expected.data() + row * 8, image_.data() + 1000 + row * 400, 8);
+  const std::vector<Range> ranges = {{.offset = 1000, .bytes = box->span_bytes(), .target = target.data(), .box = box}};
+  const auto plan = ReadPlan::Build(ranges, image_.size(), kChunk);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  auto bad = Reader(GetParam());
+  bad->image[1800] ^= std::byte{1};
+  ASSERT_EQ(ReadChunks(*plan, std::vector{From("near", bad, true), From("far", Reader(false))}, digests_, *crew_, {}, {}, &result_),
+            absl::OkStatus());
+  EXPECT_EQ(target, expected);
+  EXPECT_EQ(result_.chunks_failed, 1u);
+  EXPECT_EQ(bad->image, image_) << "healed";
+  bad->image[1800] ^= std::byte{1};
+  EXPECT_TRUE(absl::IsDataLoss(ReadChunks(*plan, std::vector{From("near", bad)}, digests_, *crew_, {}, {}, &result_)));
 }
 
 // Contiguous and strided targets of all item sizes, at all alignments; chunk borders cut elements in every second

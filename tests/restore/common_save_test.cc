@@ -65,15 +65,25 @@ TEST(FindCommonTest, TIER_02_AnImageWithoutItsRecordIsMissing) {
   EXPECT_EQ(common->saves[0].reason, "rank 1 of 2 missing");
 }
 
-TEST(FindCommonTest, ASaveOfAnotherWorldIsSaidToBeOne) {
+TEST(FindCommonTest, DCP_06_ASaveOfAnotherWorldIsOfferedWhereEveryRankReachesAllOfIt) {
   const SaveId whole{1, 5}, half{1, 6};
   const std::vector<storage::ImageEntry> shared = {Entry(whole, 0, 3), Entry(whole, 1, 3), Entry(whole, 2, 3), Entry(half, 0, 3)};
   const auto common = Find({Seeing(shared), Seeing(shared)});
-  EXPECT_FALSE(common->saves[0].other_world);
+  EXPECT_FALSE(common->saves[0].offered);
   EXPECT_THAT(common->saves[0].reason, HasSubstr("not complete"));
-  EXPECT_TRUE(common->saves[1].other_world);
-  EXPECT_FALSE(common->saves[1].offered);
-  EXPECT_THAT(common->saves[1].reason, HasSubstr("of 3 ranks, and this job has 2"));
+  EXPECT_TRUE(common->saves[1].offered);
+  EXPECT_EQ(common->saves[1].world, 3u);
+}
+
+TEST(FindCommonTest, DCP_06_ASaveOfAnotherWorldThatOneRankCannotReachIsNotOffered) {
+  const SaveId whole{1, 5};
+  const std::vector<storage::ImageEntry> all = {Entry(whole, 0, 3), Entry(whole, 1, 3), Entry(whole, 2, 3)};
+  const auto common = Find({Seeing(all), Seeing({Entry(whole, 1, 3), Entry(whole, 2, 3)})});
+  EXPECT_FALSE(common->saves[0].offered);
+  EXPECT_THAT(common->saves[0].reason, HasSubstr("of 3 ranks, and this job has 2: rank 1 of 2 cannot reach all of its images"));
+  const auto unseen = Find({Seeing(all), Seeing({})});
+  EXPECT_FALSE(unseen->saves[0].offered);
+  EXPECT_THAT(unseen->saves[0].reason, HasSubstr("rank 1 of 2 cannot reach"));
 }
 
 TEST(FindCommonTest, RanksThatCallOneSaveTwoStepsDisagree) {

@@ -1,0 +1,272 @@
+#include "engine/global_image.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "engine/global_compare.h"
+#include "format/layout.h"
+#include "tensor/view.h"
+
+namespace neve::engine {
+namespace {
+
+constexpr int kOpenersMax = 8;                     // headers are read by so many at a time
+constexpr uint64_t kStagingBytes = 8 << 20;
+
+class GlobalImageImpl final : public OpenedImage {
+ public:
+  GlobalImageImpl(std::vector<std::unique_ptr<RankFile>> images, SaveInfo info, format::GlobalImage global, uint32_t own_rank)
+      : images_(std::move(images)), info_(std::move(info)), global_(std::move(global)) {
+    for (const auto& image : images_) {
+      const bool own = image->record() != nullptr && image->record()->key.rank == own_rank;
+      distances_.push_back((image->in_memory() ? 0u : 2u) + (own ? 0u : 1u));
+    }
+    by_offset_.resize(global_.entries.size());
+    std::iota(by_offset_.begin(), by_offset_.end(), 0u);
+    std::sort(by_offset_.begin(), by_offset_.end(), [this](uint32_t a, uint32_t b) {
+      const auto& tensors = global_.header.tensors;
+      return tensors[a].offset != tensors[b].offset ? tensors[a].offset < tensors[b].offset : tensors[a].bytes < tensors[b].bytes;
+    });
+  }
+
+  const SaveInfo& info() const override { return info_; }
+  std::string_view header() const override { return global_.header_text; }
+  uint64_t image_bytes() const override { return global_.header.file_bytes; }
+  bool has_digests() const override {
+    return std::all_of(images_.begin(), images_.end(), [](const auto& image) { return image->has_digests(); });
+  }
+  bool is_global() const override { return true; }
+  absl::StatusOr<std::unique_ptr<Image>> Global(const std::vector<std::string>&) override {
+    return Invalid("this is the global image of its save already");
+  }
+
+  absl::Status Read(std::span<const ReadRange> ranges, std::span<uint8_t> written) override {
+    if (!written.empty() && written.size() != ranges.size()) return Invalid("`written` needs one byte per range");
+    std::vector<restore::BoxWant> wants;
+    std::vector<size_t> of_range;                  // of each want
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const ReadRange& range = ranges[i];
+      if (range.offset > image_bytes() || image_bytes() - range.offset < range.bytes) {
+        return Damaged(absl::StrFormat("bytes [%d, %d) of an image of %d bytes", range.offset, range.offset + range.bytes,
+                                       image_bytes()));
+      }
+      if (range.bytes == 0) continue;
+      if (range.target == nullptr) return Invalid(absl::StrFormat("range %d has no target", i));
+      const bool strided = range.rank >= 0;
+      if (strided) {
+        NEVE_ASSIGN_OR_RETURN(const bool direct, AddStrided(range, i, &wants));
+        if (!direct) NEVE_RETURN_IF_ERROR(ReadStaged(range));
+        if (!direct && !written.empty()) written[i] = 1;
+      } else {
+        NEVE_RETURN_IF_ERROR(AddLinear(range.offset, {static_cast<std::byte*>(range.target), range.bytes}, &wants));
+        if (!written.empty() && range.offset < global_.header_text.size()) written[i] = 1;
+      }
+      of_range.resize(wants.size(), i);
+    }
+    std::vector<uint8_t> touched(wants.size());
+    const absl::Status status = ReadWants(wants, touched);
+    for (size_t i = 0; i < wants.size() && !written.empty(); ++i) written[of_range[i]] |= touched[i];
+    return status;
+  }
+
+  absl::Status VerifyAll() override {
+    for (const auto& image : images_) NEVE_RETURN_IF_ERROR(image->VerifyAll());
+    return absl::OkStatus();
+  }
+
+  std::map<std::string, uint64_t> Sources() const override {
+    std::map<std::string, uint64_t> sources;
+    for (const auto& image : images_) {
+      for (const auto& [name, bytes] : image->Sources()) sources[name] += bytes;
+    }
+    return sources;
+  }
+
+  std::span<const format::GlobalEntry> entries() override { return global_.entries; }
+
+  absl::Status ReadWants(std::span<const restore::BoxWant> wants, std::span<uint8_t> written) override {
+    return ReadBoxes(global_.entries, wants, distances_, [this](uint32_t image, std::span<const restore::Range> ranges) {
+      return images_[image]->ReadRanges(ranges);
+    }, written);
+  }
+
+ private:
+  // The entry whose bytes hold that byte of the data.
+  size_t EntryAt(uint64_t offset) const {
+    const auto after = std::upper_bound(by_offset_.begin(), by_offset_.end(), offset, [this](uint64_t at, uint32_t entry) {
+      return at < global_.header.tensors[entry].offset;
+    });
+    return *std::prev(after);                      // of those that begin there, empty ones stand first
+  }
+
+  // Contiguous bytes of the image, from wherever to wherever: of the header, and elements of the entries. Only elements that a
+  // border cuts are read at once, by themselves.
+  absl::Status AddLinear(uint64_t offset, std::span<std::byte> target, std::vector<restore::BoxWant>* wants) {
+    if (const uint64_t header = global_.header_text.size(); offset < header) {
+      const uint64_t bytes = std::min<uint64_t>(target.size(), header - offset);
+      std::memcpy(target.data(), global_.header_text.data() + offset, bytes);
+      offset += bytes;
+      target = target.subspan(bytes);
+    }
+    while (!target.empty()) {
+      const size_t index = EntryAt(offset);
+      const format::HeaderTensor& tensor = global_.header.tensors[index];
+      const format::GlobalEntry& entry = global_.entries[index];
+      const uint64_t item = ItemBytes(entry.dtype), begin = offset - tensor.offset;
+      const uint64_t bytes = std::min<uint64_t>(target.size(), tensor.bytes - begin);
+      if (begin % item != 0 || bytes < item) {
+        std::array<std::byte, 16> one;
+        std::vector<restore::BoxWant> cut;
+        AddElements(index, begin / item, 1, one.data(), &cut);
+        NEVE_RETURN_IF_ERROR(ReadWants(cut, {}));
+        const uint64_t taken = std::min(bytes, item - begin % item);
+        std::memcpy(target.data(), one.data() + begin % item, taken);
+        offset += taken;
+        target = target.subspan(taken);
+        continue;
+      }
+      AddElements(index, begin / item, bytes / item, target.data(), wants);
+      offset += bytes / item * item;
+      target = target.subspan(bytes / item * item);
+    }
+    return absl::OkStatus();
+  }
+
+  // Elements as they are stored: without the expanded dimensions.
+  void AddElements(size_t index, uint64_t first, uint64_t count, std::byte* target, std::vector<restore::BoxWant>* wants) const {
+    const format::GlobalEntry& entry = global_.entries[index];
+    const int64_t item = static_cast<int64_t>(ItemBytes(entry.dtype));
+    const tensor::Dims shape = StoredShape(entry);
+    tensor::Dims strides = tensor::ContiguousStrides(shape);
+    for (int64_t& stride : strides) stride *= item;
+    for (tensor::LinearBox& box : tensor::LinearBoxes(shape, first, count)) {
+      wants->push_back({index, std::move(box.offset), std::move(box.extent), target + (box.first - first) * static_cast<uint64_t>(item),
+                        strides});
+    }
+  }
+
+  static tensor::Dims StoredShape(const format::GlobalEntry& entry) {
+    tensor::Dims shape = entry.shape;
+    if (entry.cut || entry.copies.empty()) return shape;   // a logical tensor is whole, whatever its pieces were
+    for (size_t i = 0; i < shape.size() && i < 64; ++i) {
+      if ((entry.copies.front().expanded >> i & 1) != 0) shape[i] = 1;
+    }
+    return shape;
+  }
+
+  // Whether a strided range is all of an entry, element by element: then it is wanted as it is.
+  absl::StatusOr<bool> AddStrided(const ReadRange& range, size_t number, std::vector<restore::BoxWant>* wants) const {
+    const std::span extents(range.extents, static_cast<size_t>(range.rank)), strides(range.strides, extents.size());
+    NEVE_ASSIGN_OR_RETURN(const tensor::Density density, tensor::Classify(extents, strides));
+    if (density == tensor::Density::kExpanded || density == tensor::Density::kOverlapping) {
+      return Invalid(absl::StrFormat("range %d: elements of its target share memory", number));
+    }
+    NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(extents));
+    if (elements * range.item_bytes != range.bytes) {
+      return Invalid(absl::StrFormat("a strided target of %d elements of %d bytes was given for %d bytes of the image", elements,
+                                     range.item_bytes, range.bytes));
+    }
+    if (range.offset < global_.header_text.size()) return false;
+    const size_t index = EntryAt(range.offset);
+    const format::GlobalEntry& entry = global_.entries[index];
+    if (global_.header.tensors[index].offset != range.offset || ItemBytes(entry.dtype) != range.item_bytes ||
+        !std::ranges::equal(StoredShape(entry), extents)) {
+      return false;
+    }
+    tensor::Dims bytes(strides.begin(), strides.end());
+    for (int64_t& stride : bytes) stride *= static_cast<int64_t>(range.item_bytes);
+    wants->push_back({index, tensor::Dims(extents.size(), 0), tensor::Dims(extents.begin(), extents.end()),
+                      static_cast<std::byte*>(range.target), std::move(bytes)});
+    return true;
+  }
+
+  // Any other strided range, by way of a copy of bounded size.
+  absl::Status ReadStaged(const ReadRange& range) {
+    const std::span extents(range.extents, static_cast<size_t>(range.rank)), strides(range.strides, extents.size());
+    const tensor::StridedCopy copy(extents, strides, range.item_bytes);
+    const uint64_t step = std::max<uint64_t>(1, kStagingBytes / range.item_bytes) * range.item_bytes;
+    std::vector<std::byte> staged(std::min(step, range.bytes));
+    for (uint64_t begin = 0; begin < range.bytes; begin += step) {
+      const uint64_t bytes = std::min(step, range.bytes - begin);
+      std::vector<restore::BoxWant> wants;
+      NEVE_RETURN_IF_ERROR(AddLinear(range.offset + begin, std::span(staged).first(bytes), &wants));
+      NEVE_RETURN_IF_ERROR(ReadWants(wants, {}));
+      copy.Scatter(static_cast<std::byte*>(range.target), begin, begin + bytes, staged.data());
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::unique_ptr<RankFile>> images_;
+  const SaveInfo info_;
+  const format::GlobalImage global_;
+  std::vector<uint32_t> distances_;                // of each image
+  std::vector<uint32_t> by_offset_;                // entries in the order of the data
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OpenedImage>> MergeImages(std::vector<std::unique_ptr<RankFile>> images, SaveInfo info,
+                                                         const std::vector<std::string>& take_rank0, uint32_t own_rank) {
+  std::vector<format::RankImage> ranks;
+  for (size_t i = 0; i < images.size(); ++i) {
+    const format::CommitRecord* record = images[i]->record();
+    ranks.push_back({record == nullptr ? static_cast<uint32_t>(i) : record->key.rank, &images[i]->parsed(), images[i]->tensors()});
+  }
+  NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<format::GlobalMerge> merge, format::GlobalMerge::Begin(std::move(ranks), take_rank0));
+  NEVE_ASSIGN_OR_RETURN(const std::vector<bool> equal, CompareBytes(images, merge->comparisons()));
+  NEVE_ASSIGN_OR_RETURN(format::GlobalImage global, merge->Finish(equal));
+  return std::make_unique<GlobalImageImpl>(std::move(images), std::move(info), std::move(global), own_rank);
+}
+
+absl::StatusOr<std::unique_ptr<Image>> OpenGlobalImage(const std::shared_ptr<const SaveOpener>& opener,
+                                                       const std::vector<std::string>& take_rank0, uint32_t own_rank,
+                                                       const std::function<void(const absl::Status&)>& failed, std::string* reason,
+                                                       bool* unreadable) {
+  const uint32_t world = opener->save.world;
+  struct Opened {
+    absl::StatusOr<std::unique_ptr<RankFile>> image = Internal("not opened");
+    std::vector<absl::Status> failed;
+    std::string reason;
+    bool header_lost = false;
+  };
+  std::vector<Opened> opened(world);
+  auto open = [&](uint64_t rank, int) {
+    Opened& here = opened[rank];
+    absl::StatusOr<ImageParts> parts = opener->OpenRank(
+        static_cast<uint32_t>(rank), [&here](const absl::Status& status) { here.failed.push_back(status); }, &here.reason);
+    if (!parts.ok()) {
+      here.image = parts.status();
+      return;
+    }
+    parts->crew = sync::Crew::Create(0);           // this thread reads its header by itself
+    here.image = MakeImage(*std::move(parts));
+    here.header_lost = !here.image.ok();
+  };
+  const std::unique_ptr<sync::Crew> openers = sync::Crew::Create(static_cast<int>(std::min<uint32_t>(world, kOpenersMax)) - 1);
+  openers->Run(world, sync::PartFn(open));
+  *unreadable = false;
+  std::vector<std::unique_ptr<RankFile>> images;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    Opened& here = opened[rank];
+    if (!here.image.ok()) {
+      for (const absl::Status& status : here.failed) failed(status);
+      if (here.failed.empty()) failed(here.image.status());
+      *reason += absl::StrFormat("%srank %d of %d: %s", reason->empty() ? "" : "; ", rank, world,
+                                 std::string(here.image.status().message()));
+      *unreadable = here.header_lost;
+      return Annotate(here.image.status(), absl::StrFormat("rank %d of %d", rank, world));
+    }
+    (*here.image)->UseCrew(opener->crew);
+    images.push_back(*std::move(here.image));
+  }
+  *unreadable = true;                              // unless it is merged now
+  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Image> global, MergeImages(std::move(images), opener->info, take_rank0, own_rank));
+  *unreadable = false;
+  return global;
+}
+
+}  // namespace neve::engine

@@ -1,0 +1,107 @@
+#include "engine/save_opener.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/error/status.h"
+#include "base/obs/log.h"
+#include "engine/blocking.h"
+
+namespace neve::engine {
+namespace {
+
+// A slot of the pool, held while it is read.
+class OwnSlotReader : public storage::ImageReader {
+ public:
+  OwnSlotReader(std::shared_ptr<node::SlotPool> pool, node::Entry* entry, format::CommitRecord record)
+      : pool_(std::move(pool)), entry_(entry), record_(std::move(record)) {}
+  ~OwnSlotReader() override { pool_->Release(entry_); }
+  const format::CommitRecord& record() const override { return record_; }
+  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
+    const std::span<const std::byte> image = Mapped();
+    if (offset > image.size() || image.size() - offset < target.size()) {
+      done(Damaged(absl::StrFormat("a read of %d bytes at %d of an image of %d", target.size(), offset, image.size())));
+      return;
+    }
+    if (!target.empty()) std::memcpy(target.data(), image.data() + offset, target.size());
+    done(absl::OkStatus());
+  }
+  std::span<const std::byte> Mapped() const override { return entry_->image().first(record_.image_bytes); }
+
+ private:
+  const std::shared_ptr<node::SlotPool> pool_;
+  node::Entry* const entry_;
+  const format::CommitRecord record_;
+};
+
+std::shared_ptr<storage::ImageReader> OwnReader(const std::shared_ptr<node::SlotPool>& pool, const ImageKey& key) {
+  if (pool == nullptr) return nullptr;
+  node::Entry* entry = pool->HoldByKey(key);
+  if (entry == nullptr) return nullptr;
+  absl::StatusOr<format::CommitRecord> record = entry->slot != nullptr ? entry->slot->Record() : NotFound("private memory");
+  if (!record.ok() || record->digests.empty()) {
+    pool->Release(entry);
+    return nullptr;
+  }
+  return std::make_shared<OwnSlotReader>(pool, entry, *std::move(record));
+}
+
+}  // namespace
+
+absl::StatusOr<ImageParts> SaveOpener::OpenRank(uint32_t rank, const std::function<void(const absl::Status&)>& failed,
+                                                std::string* reason) const {
+  ImageParts parts;
+  parts.info = info;
+  const Uid& uid = info.uid;
+  for (const catalog::Copy& copy : save.ranks[rank]) {
+    if (!copy.entry.has_record || !copy.entry.has_image) continue;
+    const auto& [tier, name, place] = tiers[static_cast<size_t>(copy.tier)];
+    const bool is_ram = tier->info().kind == TierKind::kRam;
+    absl::StatusOr<std::shared_ptr<storage::ImageReader>> reader = is_ram ? OwnReader(pool, copy.entry.key) : nullptr;
+    if (*reader == nullptr) {
+      reader = Await<std::shared_ptr<storage::ImageReader>>([&, open = tier.get()](auto done) { open->OpenImage(copy.entry.key, done); });
+    }
+    absl::Status opened = reader.status();
+    if (opened.ok() && uid.known() && (*reader)->record().uid != uid) {
+      opened = Damaged(
+          absl::StrFormat("its record belongs to job uid %s, not to %s", (*reader)->record().uid.ToHex(), uid.ToHex()));
+    }
+    if (opened.ok() && parts.record != nullptr &&
+        ((*reader)->record().digests != parts.record->digests || (*reader)->record().image_bytes != parts.record->image_bytes)) {
+      opened = DataLoss("its record disagrees with the nearer copy's");
+    }
+    if (!opened.ok()) {
+      *reason += (reason->empty() ? "" : "; ") + name + ": " + std::string(opened.message());
+      failed(opened);
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=copy_unusable step=%d save=%s tier=%s error=\"%s\"", save.step,
+                                                     save.save.ToString(), name, std::string(opened.message())));
+      continue;
+    }
+    if (parts.record == nullptr) {
+      parts.record = std::make_shared<const format::CommitRecord>((*reader)->record());
+      parts.info.time = parts.record->time;
+      parts.info.tags = parts.record->tags;
+    }
+    restore::Source source;
+    source.name = name;
+    source.place = place;
+    source.reader = *reader;
+    source.queue_depth = tier->info().queue_depth;
+    source.alignment = tier->info().alignment;
+    source.heal = [tier = tier, key = copy.entry.key](uint64_t offset, std::span<const std::byte> bytes) {
+      return AwaitStatus([&](auto done) { tier->Heal(key, offset, bytes, done); });
+    };
+    parts.sources.push_back(std::move(source));
+    parts.keep.push_back(tier);
+  }
+  if (parts.sources.empty()) return NotFound(*reason);
+  parts.image_bytes = parts.record->image_bytes;
+  parts.crew = crew;
+  parts.metrics = metrics;
+  held->Hold(save.save);
+  parts.on_destroy = [held = held, id = save.save] { held->Release(id); };
+  return parts;
+}
+
+}  // namespace neve::engine

@@ -1,0 +1,39 @@
+// One save in the tiers that hold it: opens any rank's image, nearest copy first. Outlives the engine that made it, as the images do.
+// Thread: any.
+#ifndef NEVE_ENGINE_SAVE_OPENER_H_
+#define NEVE_ENGINE_SAVE_OPENER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error/status.h"
+#include "catalog/catalog.h"
+#include "engine/opened_image.h"
+#include "node/slot_pool.h"
+
+namespace neve::engine {
+
+struct SaveOpener {
+  struct TierAccess {
+    std::shared_ptr<storage::Tier> tier;
+    std::string name, place;
+  };
+  SaveInfo info;                                   // job and uid included
+  catalog::Save save;
+  std::vector<TierAccess> tiers;                   // as the copies of `save` count them
+  std::shared_ptr<node::SlotPool> pool;            // own slots are read through the mapping that is there; null: none
+  std::shared_ptr<sync::Crew> crew;
+  std::shared_ptr<obs::Metrics> metrics;
+  std::shared_ptr<HeldSaves> held;
+
+  // One rank's image in every tier that has it, held against retention. NotFound: no usable copy; `reason` says why, failed(status)
+  // is called for each.
+  absl::StatusOr<ImageParts> OpenRank(uint32_t rank, const std::function<void(const absl::Status&)>& failed,
+                                      std::string* reason) const;
+};
+
+}  // namespace neve::engine
+
+#endif  // NEVE_ENGINE_SAVE_OPENER_H_

@@ -1,0 +1,93 @@
+// The global image of a save: what all ranks' images hold together, presented as one image in which each logical tensor stands once,
+// whole, under its logical name. Pure: from the ranks' headers, and from the caller's word which bytes are equal.
+//
+//   NEVE_ASSIGN_OR_RETURN(auto merge, GlobalMerge::Begin(images, take_rank0));
+//   std::vector<bool> equal = ...;                       // for each of merge->comparisons()
+//   NEVE_ASSIGN_OR_RETURN(GlobalImage global, merge->Finish(equal));
+//
+// Invariants
+//   - header_text is a valid header of docs/format.md without pieces; LogicalTensors of it are `tensors`.
+//   - Boxes of one logical tensor have one type and global shape, cover it without a gap and share no element; identical boxes of
+//     several ranks are copies of one box. Boxes without elements count for nothing.
+//   - Plain tensors, blobs and values that several ranks hold in one place are equal on all of them, or are the lowest rank's where
+//     a pattern of take_rank0 matches. What one rank holds is taken. Dictionaries and lists merge by key and index, in the order of
+//     the ranks; where one rank holds a reference and another a tensor, the tensor stands.
+// Errors: Damaged names tensor, ranks and boxes; Unsupported names what differs and the ranks.
+#ifndef NEVE_FORMAT_GLOBAL_IMAGE_H_
+#define NEVE_FORMAT_GLOBAL_IMAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error/status.h"
+#include "format/image_header.h"
+#include "tensor/box.h"
+
+namespace neve::format {
+
+// What one rank's image says of itself. Borrowed until Finish.
+struct RankImage {
+  uint32_t rank;
+  const ImageHeader* header;
+  std::span<const LogicalTensor> tensors;   // LogicalTensors of it
+};
+
+// Where the elements of a box lie, row-major.
+struct GlobalCopy {
+  uint32_t image;           // into the images given
+  uint64_t offset;          // in that image
+  uint64_t expanded = 0;    // bit i: dimension i is there once, however long it is
+};
+
+// An entry of the header. Its bytes are the elements of `shape` in row-major order.
+struct GlobalEntry {
+  bool cut = false;                    // made of boxes; else it lies in each copy as it is, and `boxes` is the whole
+  DType dtype = DType::kU8;
+  tensor::Dims shape;                  // as the tensor counts it; of bytes for hidden entries
+  tensor::BoxIndex boxes{0};
+  std::vector<uint32_t> first_copy;    // of each box, and one past the last
+  std::vector<GlobalCopy> copies;      // by rank within a box; at least one
+
+  std::span<const GlobalCopy> CopiesOf(size_t box) const {
+    return std::span(copies).subspan(first_copy[box], first_copy[box + 1] - first_copy[box]);
+  }
+};
+
+struct GlobalImage {
+  std::string header_text;             // 8 bytes of length and the JSON, padded
+  ImageHeader header;                  // of it
+  std::vector<LogicalTensor> tensors;
+  std::vector<GlobalEntry> entries;    // of header.tensors
+};
+
+// Bytes that must be equal for the ranks to agree.
+struct Comparison {
+  struct Bytes {
+    uint32_t image;
+    uint64_t offset, bytes;
+  };
+  std::string name;                    // of the tensor in the first image, or of the blob
+  bool blob = false;                   // 8 bytes of length come first; only they and the payload count
+  std::vector<Bytes> copies;           // two or more
+};
+
+class GlobalMerge {
+ public:
+  // take_rank0: glob patterns over dotted names; one also matches what lies below. images: by ascending rank.
+  static absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0);
+  virtual ~GlobalMerge() = default;
+  virtual std::span<const Comparison> comparisons() const = 0;
+  // equal: one for each comparison. Once.
+  virtual absl::StatusOr<GlobalImage> Finish(const std::vector<bool>& equal) = 0;
+};
+
+// What of a tensor is there once: bit i for a dimension of stride 0.
+uint64_t ExpandedDimensions(const LogicalTensor& tensor);
+
+}  // namespace neve::format
+
+#endif  // NEVE_FORMAT_GLOBAL_IMAGE_H_

@@ -1,0 +1,217 @@
+// Headers of several ranks merged into one, and ranks that contradict each other.
+#include "format/global_image.h"
+
+#include <deque>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "format/format_fixtures.h"
+#include "format/state_tree.h"
+
+namespace neve::format {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// The ranks of one save, by their states.
+class Ranks {
+ public:
+  Ranks& Add(const State& state, std::string_view values = "") {
+    const auto layout = state.Build();
+    headers_.push_back(ParseImageHeader(HeaderOf(*layout, values), layout->image_bytes()).value());
+    tensors_.push_back(LogicalTensors(headers_.back()).value());
+    return *this;
+  }
+  absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<std::string> take_rank0 = {}) const {
+    std::vector<RankImage> images;
+    for (uint32_t i = 0; i < headers_.size(); ++i) images.push_back({i, &headers_[i], tensors_[i]});
+    return GlobalMerge::Begin(std::move(images), std::move(take_rank0));
+  }
+  absl::StatusOr<GlobalImage> Merge(bool equal = true, std::vector<std::string> take_rank0 = {}) const {
+    NEVE_ASSIGN_OR_RETURN(const auto merge, Begin(std::move(take_rank0)));
+    return merge->Finish(std::vector<bool>(merge->comparisons().size(), equal));
+  }
+  GlobalImage Merged() const {
+    auto global = Merge();
+    EXPECT_TRUE(global.ok()) << global.status();
+    return global.ok() ? *std::move(global) : GlobalImage();
+  }
+
+ private:
+  std::deque<ImageHeader> headers_;
+  std::deque<std::vector<LogicalTensor>> tensors_;
+};
+
+State Box(tensor::Dims extent, tensor::Dims global, tensor::Dims offset, DType dtype = DType::kF32, std::string name = "w") {
+  return State().Add(std::move(name), dtype, std::move(extent), {}, 0x1000).AsPiece(std::move(global), std::move(offset));
+}
+State Tree(std::string root) {
+  State state;
+  state.structure.tree = std::move(root);
+  return state;
+}
+
+std::string Damage(const Ranks& ranks) {
+  const absl::Status status = ranks.Begin().status();
+  EXPECT_TRUE(IsDamaged(status)) << status;
+  return Message(status);
+}
+std::string Difference(const Ranks& ranks, bool equal = true) {
+  const absl::Status status = ranks.Merge(equal).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  return Message(status);
+}
+
+TEST(GlobalImageTest, DCP_06_BoxesOfALogicalTensorBecomeOneWholeTensor) {
+  const GlobalImage global = Ranks().Add(Box({4, 3}, {7, 3}, {0, 0})).Add(Box({3, 3}, {7, 3}, {4, 0})).Merged();
+  ASSERT_EQ(global.tensors.size(), 1u);
+  EXPECT_EQ(global.tensors[0].name, "w");
+  EXPECT_EQ(global.tensors[0].shape, (tensor::Dims{7, 3}));
+  EXPECT_EQ(global.tensors[0].piece, nullptr);
+  ASSERT_EQ(global.entries.size(), 1u);
+  EXPECT_TRUE(global.entries[0].cut);
+  EXPECT_EQ(global.entries[0].boxes.size(), 2u);
+  EXPECT_EQ(global.entries[0].copies[1].image, 1u);
+  EXPECT_EQ(global.header.file_bytes, global.header_text.size() + 84);
+}
+
+TEST(GlobalImageTest, IdenticalBoxesAreCopiesOfOne) {
+  const GlobalImage global = Ranks().Add(Box({2}, {4}, {0})).Add(Box({2}, {4}, {2})).Add(Box({2}, {4}, {2})).Merged();
+  ASSERT_EQ(global.entries.size(), 1u);
+  EXPECT_EQ(global.entries[0].boxes.size(), 2u);
+  EXPECT_EQ(global.entries[0].CopiesOf(1).size(), 2u);
+}
+
+TEST(GlobalImageTest, SeveralBoxesOfOneRankAndEmptyOnesAreOneTensor) {
+  State two = Box({1, 2}, {4, 2}, {0, 0});
+  two.Add("w~#2", DType::kF32, {1, 2}, {}, 0x2000).AsPiece({4, 2}, {2, 0}, "w");
+  State other = Box({1, 2}, {4, 2}, {1, 0});
+  other.Add("w~#2", DType::kF32, {1, 2}, {}, 0x2000).AsPiece({4, 2}, {3, 0}, "w");
+  const GlobalImage flat = Ranks().Add(two).Add(other).Add(Box({0, 2}, {4, 2}, {4, 0})).Merged();
+  ASSERT_EQ(flat.tensors.size(), 1u);
+  EXPECT_EQ(flat.entries[0].boxes.size(), 4u);
+
+  two.structure.tree = other.structure.tree = R"({"d":[["w",{"o":"pieces","c":[{"T":1},{"T":1}]}]]})";
+  State none = Box({0, 2}, {4, 2}, {4, 0});
+  none.structure.tree = R"({"d":[1]})";
+  const GlobalImage tree = Ranks().Add(two).Add(other).Add(none).Merged();
+  ASSERT_EQ(tree.tensors.size(), 1u);
+  EXPECT_EQ(tree.tensors[0].name, "w");
+  EXPECT_EQ(tree.entries[0].boxes.size(), 4u);
+}
+
+TEST(GlobalImageTest, PiecesThatOverlapLeaveAGapOrDisagreeAreNamed) {
+  EXPECT_THAT(Damage(Ranks().Add(Box({3, 2}, {4, 2}, {0, 0})).Add(Box({2, 2}, {4, 2}, {2, 0}))),
+              AllOf(HasSubstr("\"w\""), HasSubstr("[0:3, 0:2] on rank 0 and [2:4, 0:2] on rank 1"), HasSubstr("overlap")));
+  EXPECT_THAT(Damage(Ranks().Add(Box({1, 2}, {4, 2}, {0, 0})).Add(Box({2, 2}, {4, 2}, {2, 0}))),
+              AllOf(HasSubstr("2 of its 8 elements"), HasSubstr("at [1,0]"), HasSubstr("ranks 0 and 1")));
+  EXPECT_THAT(Damage(Ranks().Add(Box({2, 2}, {4, 2}, {0, 0})).Add(Box({2, 2}, {5, 2}, {2, 0}))),
+              AllOf(HasSubstr("global shape [4,2] on rank 0"), HasSubstr("[5,2] on rank 1")));
+  EXPECT_THAT(Damage(Ranks().Add(Box({2}, {4}, {0})).Add(Box({2}, {4}, {2}, DType::kI32))),
+              HasSubstr("F32 on rank 0 and I32 on rank 1"));
+  EXPECT_THAT(Damage(Ranks().Add(Box({0}, {4}, {0})).Add(Box({0}, {4}, {4}))), HasSubstr("4 of its 4 elements"));
+  State whole = State().Add("w", DType::kF32, {4}, {}, 0x1000);
+  EXPECT_THAT(Damage(Ranks().Add(Box({4}, {4}, {0})).Add(whole)),
+              HasSubstr("a piece of a logical tensor on rank 0 and a whole tensor on rank 1"));
+}
+
+TEST(GlobalImageTest, DCP_03_PlainTensorsOfOneNameMustBeEqual) {
+  const auto plain = [](tensor::Dims shape, DType dtype = DType::kF32) { return State().Add("a", dtype, std::move(shape), {}, 0x1000); };
+  const auto same = Ranks().Add(plain({3})).Add(plain({3})).Begin();
+  ASSERT_EQ((*same)->comparisons().size(), 1u);
+  EXPECT_EQ((*same)->comparisons()[0].copies.size(), 2u);
+  EXPECT_THAT(Difference(Ranks().Add(plain({3})).Add(plain({3})), false), AllOf(HasSubstr("\"a\""), HasSubstr("ranks 0 and 1")));
+  EXPECT_THAT(Difference(Ranks().Add(plain({3})).Add(plain({4}))), HasSubstr("type, shape"));
+  EXPECT_THAT(Difference(Ranks().Add(plain({3})).Add(plain({3}, DType::kI32))), HasSubstr("rank 0 and rank 1"));
+  const auto taken = Ranks().Add(plain({3})).Add(plain({4})).Merge(true, {"a*"});
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->tensors[0].shape, (tensor::Dims{3}));
+  EXPECT_EQ(taken->entries[0].copies.size(), 1u);
+}
+
+TEST(GlobalImageTest, ValuesMustBeEqualOrRankZeroSpeaksForThem) {
+  const State state = Tree(R"({"d":[["step","v"],["rng",{"d":[["cpu","v"]]}]]})");
+  const Ranks ranks = Ranks().Add(state, "i7;i1;").Add(state, "i7;i2;").Add(state, "i7;i3;");
+  EXPECT_THAT(Difference(ranks), AllOf(HasSubstr("\"rng.cpu\" has different values (rank 0 and rank 1)"), Not(HasSubstr("step"))));
+  const auto taken = ranks.Merge(true, {"rng"});
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->header.FindMetadata("neve.values")->substr(0, 7), "i7;i1; ");
+  EXPECT_TRUE(Ranks().Add(state, "i7;i1;").Add(state, "i7;i1;").Merge().ok());
+}
+
+TEST(GlobalImageTest, PipelineStagesAreJoinedInTheOrderOfTheRanks) {
+  State first = Tree(R"({"d":[["model",{"d":[2]}],["layers",{"l":[1]}],["step","v"]]})");
+  first.Add("model.embed", DType::kF32, {2}, {}, 0x1000).AsPiece({2}, {0}).Add("model.a", DType::kF32, {2}, {}, 0x2000);
+  first.Add("layers.0", DType::kF32, {2}, {}, 0x3000);
+  State second =
+      Tree(R"({"d":[["model",{"d":[2,["tied",{"r":"model.b"}]]}],["layers",{"l":[2]}],["step","v"],["more",{"b":0}]]})");
+  second.structure.blob_count = 1;
+  second.capacities.blob_bytes = {4096};
+  second.Add("model.b", DType::kF32, {2}, {}, 0x1000).Add("model.head", DType::kF32, {2}, {}, 0x2000).AsPiece({2}, {0});
+  second.Add("layers.0", DType::kF32, {2}, {}, 0x3000).Add("layers.1", DType::kF32, {2}, {}, 0x4000);
+  const GlobalImage global = Ranks().Add(first, "i1;").Add(second, "i1;").Merged();
+  std::vector<std::string> names;
+  for (const LogicalTensor& tensor : global.tensors) names.push_back(tensor.name);
+  EXPECT_THAT(names, ElementsAre("model.embed", "model.a", "model.b", "model.head", "layers.0", "layers.1"));
+  const auto tree = ReadStateTree(global.header, global.tensors);
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  std::vector<std::string> keys;
+  for (const TreeNode& child : tree->root.children) keys.push_back(child.key);
+  EXPECT_THAT(keys, ElementsAre("model", "layers", "step", "more"));
+  EXPECT_EQ(tree->root.children[0].children.back().text, "model.b");
+  EXPECT_EQ(global.header.tensors.back().name, "neve.blob.0");
+}
+
+TEST(GlobalImageTest, ReferencesFollowTheLogicalName) {
+  State state = Tree(R"({"d":[["w",{"T":1}],["tied",{"r":"w"}]]})");
+  state.Add("w", DType::kF32, {2}, {}, 0x1000).AsPiece({4}, {0}, "whole");
+  State other = Tree(R"({"d":[["w",{"T":1}],["tied",{"r":"w"}]]})");
+  other.Add("w", DType::kF32, {2}, {}, 0x1000).AsPiece({4}, {2}, "whole");
+  const GlobalImage global = Ranks().Add(state).Add(other).Merged();
+  EXPECT_EQ(global.tensors[0].name, "whole");
+  EXPECT_THAT(*global.header.FindMetadata("neve.tree"), HasSubstr(R"(["w",{"T":1}],["tied",{"r":"whole"}])"));
+}
+
+TEST(GlobalImageTest, ViewsKeepTheirBasesAndStrides) {
+  const auto state = [] {
+    return State()
+        .Add("conv", DType::kF32, {4, 3}, {1, 4}, 0x1000)
+        .Add("row", DType::kF32, {4}, {}, 0x1000)
+        .Add("wide", DType::kF32, {5, 3}, {0, 1}, 0x2000)
+        .Add("window", DType::kI16, {5, 4}, {2, 1}, 0x3000)
+        .Add("complex", DType::kC128, {2}, {}, 0x4000);
+  };
+  const Ranks ranks = Ranks().Add(state()).Add(state());
+  EXPECT_EQ((*ranks.Begin())->comparisons().size(), 4u) << "what shares memory is compared once";
+  const GlobalImage global = ranks.Merged();
+  const std::vector<LogicalTensor> own = Logical(*state().Build());
+  ASSERT_EQ(global.tensors.size(), own.size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    EXPECT_EQ(global.tensors[i].name, own[i].name);
+    EXPECT_EQ(global.tensors[i].dtype, own[i].dtype);
+    EXPECT_EQ(global.tensors[i].shape, own[i].shape);
+    EXPECT_EQ(global.tensors[i].strides, own[i].strides);
+    EXPECT_EQ(global.tensors[i].stored, own[i].stored);
+    EXPECT_EQ(global.tensors[i].byte_offset, own[i].byte_offset);
+  }
+}
+
+TEST(GlobalImageTest, KindsThatDisagreeAreNamed) {
+  EXPECT_THAT(Difference(Ranks().Add(Tree(R"({"d":[["a",{"d":[]}]]})")).Add(Tree(R"({"d":[["a",{"l":[]}]]})"))), HasSubstr("\"a\""));
+  EXPECT_THAT(Difference(Ranks().Add(Tree(R"({"d":[]})")).Add(Tree(R"({"d":[],"t":"O"})"))), HasSubstr("kinds"));
+  EXPECT_THAT(Difference(Ranks().Add(Tree(R"({"d":[]})")).Add(State())), HasSubstr("flat"));
+  EXPECT_TRUE(Ranks().Add(Tree(R"({"d":[["a",{"d":[]}]]})")).Add(Tree(R"({"d":[["a",{"l":[]}]]})")).Merge(true, {"a"}).ok());
+}
+
+TEST(GlobalImageTest, OneRankAloneIsWhatItHolds) {
+  const GlobalImage global = Ranks().Add(Box({4}, {4}, {0}).Add("x", DType::kU8, {3}, {}, 0x9000)).Merged();
+  EXPECT_EQ(global.tensors.size(), 2u);
+  EXPECT_THAT((*Ranks().Add(Box({4}, {4}, {0})).Begin())->comparisons(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace neve::format
