@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def rows(folder: Path) -> dict[tuple[str, ...], object]:
     """Rows that are measured together, by their names, in the order they run."""
+    import rows_dcp
     import rows_device
     import rows_file
     import rows_memory
@@ -42,6 +43,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("torch_save",): functools.partial(rows_torch.save, folder),
         ("torch_load",): functools.partial(rows_torch.load, folder),
         ("torch_async_block",): functools.partial(rows_torch.async_block, folder),
+        ("dcp_load",): functools.partial(rows_dcp.load, folder),
         ("torch_tiny_save", "torch_tiny_load"): functools.partial(rows_torch.tiny, folder),
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
         ("anon_memory",): rows_memory.anon_memory,

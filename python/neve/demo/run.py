@@ -1,5 +1,6 @@
 """The demo: one training job is killed in the middle of a step, comes back from RAM, loses its RAM, comes back from files;
-and its losses and final state are compared, bit for bit, with those of a run that nothing happened to.
+and its losses and final state are compared, bit for bit, with those of a run that nothing happened to. Then the same with a model that
+is sharded over four processes, and comes back on four, on two and on three (`sharded.py`).
 """
 
 import argparse
@@ -117,6 +118,15 @@ class Demo:
         self._compare_losses(plain, (first, second, third))
         self._compare_states(self.folder / "undisturbed.pt", final)
         self._look_around()
+
+    def second_act(self, seed: int) -> None:
+        """Runs it in a process of its own, whose children the ranks are."""
+        print(flush=True)
+        shutil.rmtree(self.ram, ignore_errors=True)
+        self.ram.mkdir(mode=0o700)
+        act = subprocess.run([sys.executable, "-m", "neve.demo.sharded", "--folder", self.folder / "sharded", "--ram", self.ram,
+                              "--seed", str(seed)])
+        self.check("the second act held", act.returncode == 0)
 
     def _undisturbed(self) -> Life:
         plain = self.live("--plain", "--steps", str(STEPS), "--final", str(self.folder / "undisturbed.pt"))
@@ -251,6 +261,7 @@ def main() -> None:
     demo = Demo(folder, ram, options.seed, options.layers)
     try:
         demo.run()
+        demo.second_act(options.seed)
     finally:
         shutil.rmtree(ram, ignore_errors=True)
     print(f"\n{'FAILED: ' + '; '.join(demo.failed) if demo.failed else 'Every check held'} ({time.monotonic() - began:.0f} s)")
