@@ -19,7 +19,6 @@ from .errors import Damaged, Error, Exhausted, Unsupported
 # A read is made in batches, between which Ctrl-C is heard. They end at multiples of this in the image, which is a multiple
 # of every chunk size, so that no chunk is verified twice.
 BATCH_BYTES = 256 << 20
-BOXES = "neve_image_boxes_read" in _abi.FUNCTIONS   # whether the library reads boxes, and sees the ranks' images as one
 _SPAN_BYTES_MAX = 1 << 44   # kSpanBytesMax of src/format/layout.h
 
 
@@ -224,11 +223,6 @@ def touched_shape(shape: Shape, strides: Shape) -> Shape:
     return tuple(1 if stride == 0 and extent > 1 else extent for extent, stride in zip(shape, strides))
 
 
-def _need_boxes() -> None:
-    if not BOXES:
-        raise Unsupported("this library reads only the boxes that a rank saved itself, into the same boxes: other layouts need a newer one")
-
-
 class Image:
     """A handle to an image. Destroyed with the object."""
 
@@ -265,11 +259,10 @@ class Image:
     @property
     def is_global(self) -> bool:
         """Whether it is the images of all ranks of a save, seen as one: each logical tensor whole, the trees merged."""
-        return BOXES and bool(library().neve_image_is_global(self._handle))
+        return bool(library().neve_image_is_global(self._handle))
 
     def global_image(self, take_rank0: Optional[bytes] = None) -> "Image":
         """The global image of the same save. Waits for no other rank."""
-        _need_boxes()
         handle = ctypes.c_void_p()
         call("neve_image_global", self._handle, take_rank0, ctypes.byref(handle))
         return Image(handle)
@@ -279,7 +272,6 @@ class Image:
         count = len(boxes)
         if not count:
             return
-        _need_boxes()
         written = (ctypes.c_uint8 * count)()
         tensors = array("Q", [box.index for box in boxes])
         offsets = array("q", [number for box in boxes for number in box.offset] or [0])

@@ -16,7 +16,7 @@ from . import _abi, _device, _torn, _waiting
 from . import errors as _errors
 from ._describe import Capture, Describer
 from ._group import Group, join
-from ._image import BOXES, Image
+from ._image import Image
 from ._library import call, call_json, library, path_bytes
 from ._restore import Found, Lacking, Restoration, explain_written
 from ._waiting import Slices, collector_paused, interruptible
@@ -344,8 +344,6 @@ class Checkpointer:
         wanted = None if step is None else _step_number(step)
         tiers = _tier_names(allow_missing, "allow_missing")
         rank0 = _patterns(take_rank0)
-        if rank0 is not None and not BOXES:
-            raise Unsupported("take_rank0= needs a newer library: this one restores a save in the world that made it")
         first: Optional[Error] = None
         before: Optional[Tuple[int, int]] = None
         while True:

@@ -12,12 +12,10 @@ from safetensors import safe_open
 
 import neve
 import neve.dcp
-from neve import _image
 from child import COMMAND, environment
 from worlds import run_worlds
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-loads = pytest.mark.skipif(not _image.BOXES, reason="this library restores only the boxes that were saved")
 
 
 def command(*arguments):
@@ -123,7 +121,6 @@ def test_a_place_that_holds_nothing_is_an_error(tmp_path):
             dcp.load({"x": torch.zeros(1)}, checkpoint_id=tmp_path / path, storage_reader=neve.dcp.StorageReader())
 
 
-@loads
 def test_dcp_loads_what_dcp_saved_in_one_process(tmp_path):
     model, optimizer = trained()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 7, "lr": 0.5, "name": "x", "flag": True,
@@ -141,7 +138,6 @@ def test_dcp_loads_what_dcp_saved_in_one_process(tmp_path):
         assert all(torch.equal(into["optimizer"]["state"][index][key], value) for key, value in entry.items())
 
 
-@loads
 def test_dcp_loads_what_a_checkpointer_saved(tmp_path):
     model, optimizer = trained()
     with neve.Checkpointer(tmp_path / "job") as checkpointer:
@@ -152,7 +148,6 @@ def test_dcp_loads_what_a_checkpointer_saved(tmp_path):
     assert all(torch.equal(into["model"][key], value) for key, value in model.state_dict().items())
 
 
-@loads
 def test_another_shape_or_key_is_the_planners_error(tmp_path):
     dcp.save({"x": torch.ones(3)}, checkpoint_id=tmp_path / "job" / "1", storage_writer=neve.dcp.StorageWriter())
     for into, words in (({"x": torch.zeros(4)}, "Size mismatch"), ({"y": torch.zeros(3)}, "Missing key")):
@@ -184,7 +179,6 @@ def test_planners_that_change_what_is_written_are_heard(tmp_path):
     writer.close()
 
 
-@loads
 def test_without_flattening_the_top_level_is_what_stands_there(tmp_path):
     state = {"a.b": torch.ones(2), "c": {"d": 1, "e": [2, 3]}}
     dcp.save(state, checkpoint_id=tmp_path / "job" / "1", storage_writer=neve.dcp.StorageWriter(),
@@ -208,7 +202,6 @@ def script_of_torch(folder, ranks, verb):
     return done.stdout.strip().splitlines()[-1]
 
 
-@loads
 def test_DCP_06_a_script_of_torchs_documentation_with_three_changed_lines(tmp_path):
     text = Path(__file__).with_name("fsdp2_script.py").read_text()
     assert text.count("# neve\n") == 3
@@ -258,7 +251,6 @@ def load(rank, size):
 '''
 
 
-@loads
 def test_DCP_06_dcp_saves_on_four_ranks_and_loads_on_others(tmp_path):
     run_worlds(tmp_path, STATE, """
         world_of(4, save, 4, "sync")
@@ -267,7 +259,6 @@ def test_DCP_06_dcp_saves_on_four_ranks_and_loads_on_others(tmp_path):
     """)
 
 
-@loads
 def test_DCP_08_asynchronous_saves_beside_the_collectives_of_training(tmp_path):
     run_worlds(tmp_path, STATE, """
         def train_and_save(rank, size):

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 import neve
-from neve import _image
 from neve._pieces import Boxes, Split, boxes_of
-
-pytestmark = pytest.mark.skipif(not _image.BOXES, reason="this library restores only the boxes that were saved")
 
 
 class World:

@@ -1,11 +1,7 @@
 """States of sharded tensors: saved on one number of ranks and one mesh, restored on others, bit for bit."""
 
-import pytest
-
-from neve import _image
 from worlds import run_worlds
 
-pytestmark = pytest.mark.skipif(not _image.BOXES, reason="this library restores only the boxes that were saved")
 
 MODEL = '''
 from torch.distributed.fsdp import fully_shard
