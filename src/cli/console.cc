@@ -60,6 +60,7 @@ void Console::Out(std::string_view text) {
 }
 
 void Console::Document(const Json& document) {
+  documented_ = true;
   // Names of files need not be UTF-8; such bytes are shown as U+FFFD rather than refused.
   Write(STDOUT_FILENO, document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -71,7 +72,8 @@ void Console::Note(std::string_view text) {
 
 void Console::Error(const absl::Status& status) {
   EndProgress();
-  Write(STDERR_FILENO, absl::StrFormat("neve: %s\n", EscapedMessage(std::string(status.message()))));
+  error_ = EscapedMessage(std::string(status.message()));
+  Write(STDERR_FILENO, absl::StrFormat("neve: %s\n", error_));
 }
 
 bool Console::out_is_terminal() const { return ::isatty(json ? STDERR_FILENO : STDOUT_FILENO) == 1; }
@@ -136,6 +138,7 @@ void Console::Draw() {
 }
 
 absl::Status Console::Flush() {
+  if (json && !documented_) Document({{"error", error_}});
   const std::string rest = std::exchange(pending_, {});
   if (!rest.empty()) Write(STDOUT_FILENO, rest);
   return out_status_;

@@ -1,7 +1,7 @@
 // Where the command writes: people's text, the JSON document, notes, and a progress bar. One object a run, made by main.
 //
 //   Out        people's text: stdout, or stderr when --json was given; nothing with --quiet
-//   Document   the one JSON document on stdout
+//   Document   the one JSON document on stdout; a verb that fails before it has one leaves {"error":MESSAGE}
 //   Note       what was met on the way: stderr; nothing with --quiet
 //   Error      why the verb failed: stderr, always
 //
@@ -60,6 +60,8 @@ class Console {
 
   std::unique_ptr<sync::ThreadExecutor> executor_;   // clock of ages and drawer of the bar
   std::string pending_;                    // of stdout
+  std::string error_;                      // the last that was told
+  bool documented_ = false;
   absl::Status out_status_;
   bool out_closed_ = false;
   std::string progress_verb_;

@@ -162,7 +162,9 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
   convert->add_option("--to", arguments->to, "pt, safetensors, hf, dcp, step or npz; without it the name of OUT decides")
       ->type_name("KIND");
   convert->add_option("--shard-size", arguments->shard_bytes, "hf: most bytes of tensors in one file; K M G T are powers of 1024")
-      ->transform(CLI::AsSizeValue(false))->check(CLI::PositiveNumber)->type_name("BYTES");
+      ->transform(CLI::AsSizeValue(false))->check(CLI::Validator([](const std::string& bytes) {
+        return bytes == "0" ? std::string("a file holds at least one byte") : std::string();
+      }, ""))->type_name("BYTES");
   AddStep(convert, arguments, "of a job folder: this step's newest save. With --to step, for a file: the step it becomes");
   convert->add_flag("--tree", arguments->tree, "also what readers that do not know neve.tree would misread");
   convert->add_option("--drop", arguments->drop, "leave out what has this dotted name, or matches this glob; may be repeated")
@@ -220,6 +222,13 @@ int Main(int argc, char** argv) {
     console.quiet = false;
     console.Out(app.help());
     console.Flush().IgnoreError();   // the exit code says usage either way
+    return kUsage;
+  }
+  const std::string first = argv[1];
+  const std::vector<CLI::App*> verbs = app.get_subcommands({});
+  const bool known = std::any_of(verbs.begin(), verbs.end(), [&](const CLI::App* verb) { return verb->get_name() == first; });
+  if (!known && !first.starts_with('-')) {
+    console.Error(Invalid("there is no verb " + first + "; `neve -h` lists them"));
     return kUsage;
   }
   int code = 0;
