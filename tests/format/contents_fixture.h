@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/os/random.h"
 #include "base/os/syscalls.h"
 #include "format/contents.h"
 #include "format/format_fixtures.h"
@@ -39,10 +40,11 @@ inline std::string ImageOf(const State& state, std::string_view values = "") {
 }
 
 inline absl::StatusOr<std::unique_ptr<Contents>> OpenText(std::string_view file, const ContentsOptions& options = {}) {
-  const std::string path = os::JoinPath(::testing::TempDir(), "contents-test.safetensors");
+  const std::string path = os::JoinPath(::testing::TempDir(), "contents-" + os::RandomHex(12) + ".safetensors");   // tests run side by side
   const absl::Status written = os::WriteFileAtomic(path, file);
   if (!written.ok()) return written;
   NEVE_ASSIGN_OR_RETURN(os::File opened, os::Open(path, O_RDONLY));
+  NEVE_RETURN_IF_ERROR(os::Unlink(path));
   return OpenSafetensors(std::move(opened), options);
 }
 
