@@ -150,7 +150,23 @@ class _Staged(Dict[str, Any]):
         return dict, (dict(self),)
 
 
-class StorageWriter(Stager, _TorchWriter):
+class _Addressed:
+    """What has a checkpoint_id."""
+
+    _id: CheckpointId
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        """Where the next save goes, or the next load comes from."""
+        return self._id
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Union[str, "os.PathLike[str]"]) -> bool:
+        """Whether it is a path."""
+        return "://" not in os.fspath(checkpoint_id)
+
+
+class StorageWriter(_Addressed, Stager, _TorchWriter):
     """Writes what ``dcp.save`` and ``dcp.async_save`` plan as a save of a neve job.
 
     path: a checkpoint_id, for calls that pass none (see the module's text).
@@ -182,16 +198,6 @@ class StorageWriter(Stager, _TorchWriter):
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         vars(self).update(state, _stagers_lock=threading.Lock())
-
-    @property
-    def checkpoint_id(self) -> CheckpointId:
-        """Where the next save goes."""
-        return self._id
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Union[str, "os.PathLike[str]"]) -> bool:
-        """Whether it is a path."""
-        return "://" not in os.fspath(checkpoint_id)
 
     def reset(self, checkpoint_id: CheckpointId = None) -> None:
         """A new save begins; torch calls it."""
@@ -283,7 +289,7 @@ def _gather_over(distributed: Any, process_group: Any, world: int) -> Any:
     return gather
 
 
-class StorageReader(_TorchReader):
+class StorageReader(_Addressed, _TorchReader):
     """Reads a save of a neve job for ``dcp.load``, whoever wrote it and on however many ranks; each byte is verified.
 
     path: a checkpoint_id, for calls that pass none (see the module's text).
@@ -300,16 +306,6 @@ class StorageReader(_TorchReader):
         self._tiers = None if tiers is None else list(tiers)
         self._take_rank0, self._weights_only = take_rank0, weights_only
         self._source: Optional[_dcp_load.Source] = None
-
-    @property
-    def checkpoint_id(self) -> CheckpointId:
-        """Where the next load comes from."""
-        return self._id
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Union[str, "os.PathLike[str]"]) -> bool:
-        """Whether it is a path."""
-        return "://" not in os.fspath(checkpoint_id)
 
     def reset(self, checkpoint_id: CheckpointId = None) -> None:
         """A new load begins; torch calls it."""

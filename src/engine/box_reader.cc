@@ -39,34 +39,61 @@ std::vector<GlobalEntry> EntriesOf(const format::ImageHeader& header, std::span<
   return entries;
 }
 
-absl::Status ReadBoxes(std::span<const GlobalEntry> entries, std::span<const restore::BoxWant> wants, std::vector<uint32_t> distances,
-                       const std::function<absl::Status(uint32_t image, std::span<const restore::Range>)>& read,
-                       std::span<uint8_t> written) {
+namespace {
+
+using ReadFn = std::function<absl::Status(uint32_t image, std::span<const restore::Range>)>;
+
+struct Failed {
+  const restore::BoxPart* part;
+  absl::Status status;
+};
+
+// Reads parts of one image. Where some of its bytes are bad the halves are tried by themselves, so that only those parts fail that
+// bad bytes belong to. parts: by ascending offset.
+void ReadWhatIsGood(const ReadFn& read, std::span<const restore::BoxPart* const> parts, std::vector<Failed>* failed) {
+  const absl::Status status = read(parts.front()->image, restore::RangesOf(parts));
+  if (status.ok()) return;
+  const bool out_of_reach = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+  if (parts.size() == 1 || out_of_reach) {
+    for (const restore::BoxPart* part : parts) failed->push_back({part, status});
+    return;
+  }
+  ReadWhatIsGood(read, parts.first(parts.size() / 2), failed);
+  ReadWhatIsGood(read, parts.subspan(parts.size() / 2), failed);
+}
+
+}  // namespace
+
+absl::Status ReadBoxes(std::span<const GlobalEntry> entries, std::span<const restore::BoxWant> wants,
+                       std::span<const uint32_t> distances, const ReadFn& read, std::span<uint8_t> written) {
   NEVE_ASSIGN_OR_RETURN(std::vector<restore::BoxPart> parts, restore::PlanBoxes(entries, wants, distances));
   std::vector<const restore::BoxPart*> left;
   for (const restore::BoxPart& part : parts) left.push_back(&part);
+  std::map<const restore::BoxPart*, std::vector<uint32_t>> tried;   // of parts that failed: the distances without what failed
   while (!left.empty()) {
-    std::map<uint32_t, std::vector<const restore::BoxPart*>> by_image;
-    for (const restore::BoxPart* part : left) by_image[part->image].push_back(part);
-    std::vector<std::pair<absl::Status, std::vector<const restore::BoxPart*>>> failed;
-    for (auto& [image, own] : by_image) {
-      for (const restore::BoxPart* part : own) {
-        if (!written.empty()) written[part->want] = 1;
-      }
-      absl::Status status = read(image, restore::RangesOf(own));
-      if (status.ok()) continue;
-      distances[image] = restore::kUnusable;
-      failed.emplace_back(std::move(status), std::move(own));
+    std::sort(left.begin(), left.end(), [](const restore::BoxPart* a, const restore::BoxPart* b) {
+      return a->image != b->image ? a->image < b->image : a->range.offset < b->range.offset;
+    });
+    if (!written.empty()) {
+      for (const restore::BoxPart* part : left) written[part->want] = 1;
+    }
+    std::vector<Failed> failed;
+    for (auto begin = left.begin(); begin != left.end();) {
+      const auto end = std::find_if(begin, left.end(), [&](const auto* part) { return part->image != (*begin)->image; });
+      ReadWhatIsGood(read, {begin, end}, &failed);
+      begin = end;
     }
     left.clear();
-    for (auto& [status, own] : failed) {
-      for (const restore::BoxPart* part : own) {
-        auto* again = &parts[static_cast<size_t>(part - parts.data())];
-        if (!restore::TakeOtherCopy(entries, wants, distances, again).ok()) return status;   // the only copy
-        left.push_back(again);
-      }
-      obs::Log(obs::Level::kWarning, absl::StrFormat("event=replica_unusable parts=%d error=\"%s\"", own.size(),
-                                                     std::string(status.message())));
+    for (const auto& [part, status] : failed) {
+      std::vector<uint32_t>& without = tried.try_emplace(part, distances.begin(), distances.end()).first->second;
+      without[part->image] = restore::kUnusable;
+      auto* again = &parts[static_cast<size_t>(part - parts.data())];
+      if (!restore::TakeOtherCopy(entries, wants, without, again).ok()) return status;   // the only copy
+      left.push_back(again);
+    }
+    if (!failed.empty()) {
+      obs::Log(obs::Level::kWarning, absl::StrFormat("event=replica_unusable parts=%d error=\"%s\"", failed.size(),
+                                                     std::string(failed.front().status.message())));
     }
   }
   return absl::OkStatus();

@@ -59,11 +59,13 @@ class GlobalImageImpl final : public OpenedImage {
       const bool strided = range.rank >= 0;
       if (strided) {
         NEVE_ASSIGN_OR_RETURN(const bool direct, AddStrided(range, i, &wants));
-        if (!direct) NEVE_RETURN_IF_ERROR(ReadStaged(range));
         if (!direct && !written.empty()) written[i] = 1;
+        if (!direct) NEVE_RETURN_IF_ERROR(ReadStaged(range));
       } else {
-        NEVE_RETURN_IF_ERROR(AddLinear(range.offset, {static_cast<std::byte*>(range.target), range.bytes}, &wants));
-        if (!written.empty() && range.offset < global_.header_text.size()) written[i] = 1;
+        const absl::Status added = AddLinear(range.offset, {static_cast<std::byte*>(range.target), range.bytes}, &wants);
+        // The header, and elements that a border of the range cuts, are there already.
+        if (!written.empty() && (range.offset < global_.header_text.size() || !added.ok())) written[i] = 1;
+        NEVE_RETURN_IF_ERROR(added);
       }
       of_range.resize(wants.size(), i);
     }

@@ -36,9 +36,10 @@ absl::StatusOr<std::unique_ptr<OpenedImage>> MergeImages(std::vector<std::unique
 // One rank's own entries, its pieces in global coordinates; hidden ones are whole.
 std::vector<format::GlobalEntry> EntriesOf(const format::ImageHeader& header, std::span<const format::LogicalTensor> tensors);
 
-// Fills wanted boxes; an image whose read fails is not read again where other copies are left. read: ranges of one image.
+// Fills wanted boxes. Where bytes of an image are bad, what they belong to is read from other copies, and the rest from the image
+// all the same; without another copy the status is that of the read. read: ranges of one image.
 absl::Status ReadBoxes(std::span<const format::GlobalEntry> entries, std::span<const restore::BoxWant> wants,
-                       std::vector<uint32_t> distances,
+                       std::span<const uint32_t> distances,
                        const std::function<absl::Status(uint32_t image, std::span<const restore::Range>)>& read,
                        std::span<uint8_t> written);
 

@@ -1,5 +1,6 @@
 // Image: verified reads of one image from its sources; and single files opened by path.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fcntl.h>
 
@@ -50,7 +51,7 @@ class ImageImpl : public RankFile {
     return entries_;
   }
   absl::Status ReadWants(std::span<const restore::BoxWant> wants, std::span<uint8_t> written) override {
-    return engine::ReadBoxes(entries(), wants, {0}, [this](uint32_t, std::span<const restore::Range> ranges) {
+    return engine::ReadBoxes(entries(), wants, std::array<uint32_t, 1>{0}, [this](uint32_t, std::span<const restore::Range> ranges) {
       return ReadPlanned(ranges, {});
     }, written);
   }

@@ -173,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindReques
           lost = fields.Next() == "1";
         }
         if (first.ok()) return image;
-        if (lost && !request.fallback) return Annotate(first, text);
+        if (lost && (!request.fallback || absl::IsUnimplemented(first))) return Annotate(first, text);
         refusals.CopyFailed(first);
         reason = std::string(first.message());
       }

@@ -29,7 +29,6 @@ def test_the_help_of_each_verb_has_examples(neve, options):
     assert [line for line in neve("-h").out.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_verbs_and_options(options):
     def complete(*words):
         script = f'source {BASH}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _neve; printf "%s\\n" "${{COMPREPLY[@]}}"'
@@ -52,7 +51,7 @@ def test_zsh_names_verbs_and_options(options):
             assert name in text, (verb, name)
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh (./dev setup installs it on Debian)")
 def test_zsh_reads_the_file():
     assert subprocess.run(["zsh", "-n", ZSH]).returncode == 0
 
@@ -65,7 +64,7 @@ def test_the_manual_page_names_verbs_and_options(options):
             assert name in text, (verb, name)
 
 
-@pytest.mark.skipif(shutil.which("man") is None, reason="no man")
+@pytest.mark.skipif(shutil.which("man") is None, reason="no man (./dev setup installs it on Debian)")
 def test_man_has_nothing_to_say_against_it():
     run = subprocess.run(["man", "--warnings", "-l", MANUAL], capture_output=True, text=True,
                          env={"MANWIDTH": "80", "PATH": "/usr/bin:/bin"})

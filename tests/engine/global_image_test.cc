@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 
+#include <array>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -322,6 +324,52 @@ TEST_F(GlobalImageTest, ReadsOfLargeTensorsFetchLittleMoreThanIsNeeded) {
   const uint64_t needed = 1536 * 1024 * 4;
   EXPECT_GE(bytes.load(), needed);
   EXPECT_LE(bytes.load(), needed + needed / 20);
+}
+
+// Three tensors of 16 bytes: the first is on images 0 and 1, the second on 0 only, the third on 1 only.
+struct TwoImages {
+  TwoImages() {
+    const auto add = [&](std::vector<format::GlobalCopy> copies) {
+      format::GlobalEntry& entry = entries.emplace_back();
+      entry.dtype = DType::kU8;
+      entry.shape = {16};
+      entry.boxes = tensor::BoxIndex(1);
+      entry.boxes.Add(Dims{0}, Dims{16});
+      entry.boxes.Sort();
+      entry.first_copy = {0, static_cast<uint32_t>(copies.size())};
+      entry.copies = std::move(copies);
+      wants.push_back({entries.size() - 1, {0}, {16}, targets[entries.size() - 1].data(), {1}});
+    };
+    add({{0, 0, 0}, {1, 0, 0}});
+    add({{0, 16, 0}});
+    add({{1, 16, 0}});
+  }
+  // bad: (image, offset) of tensors whose bytes are lost.
+  absl::Status Read(const std::set<std::pair<uint32_t, uint64_t>>& bad) {
+    return engine::ReadBoxes(entries, wants, std::vector<uint32_t>{0, 1}, [&](uint32_t image, std::span<const restore::Range> ranges) {
+      for (const restore::Range& range : ranges) {
+        if (bad.contains({image, range.offset})) return absl::DataLossError("bad");
+        std::fill_n(range.target, range.bytes, static_cast<std::byte>(image * 100 + range.offset + 1));
+      }
+      return absl::OkStatus();
+    }, {});
+  }
+  std::vector<format::GlobalEntry> entries;
+  std::vector<restore::BoxWant> wants;
+  std::array<std::array<std::byte, 16>, 3> targets{};
+};
+
+TEST(ReadBoxesTest, BadBytesOfAReplicaDoNotCostWhatLiesBesideThem) {
+  TwoImages images;
+  ASSERT_EQ(images.Read({{0, 0}}), absl::OkStatus());
+  EXPECT_EQ(images.targets[0][15], std::byte{101});   // from the other copy
+  EXPECT_EQ(images.targets[1][15], std::byte{17});    // from the image that has bad bytes
+  EXPECT_EQ(images.targets[2][15], std::byte{117});
+}
+
+TEST(ReadBoxesTest, WhatHasNoOtherCopyIsLost) {
+  EXPECT_TRUE(absl::IsDataLoss(TwoImages().Read({{0, 16}})));
+  EXPECT_TRUE(absl::IsDataLoss(TwoImages().Read({{0, 0}, {1, 0}})));
 }
 
 TEST_F(GlobalImageTest, PlainTensorsAreTakenOnceWhereTheyAreEqual) {

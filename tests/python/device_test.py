@@ -6,11 +6,10 @@ import threading
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import neve  # noqa: E402
-from neve import _device, _torn  # noqa: E402
+import neve
+from neve import _device, _torn
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import neve
 from child import environment
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("name", ["o.pt", "o.safetensors"])

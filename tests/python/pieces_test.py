@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 import neve
 from neve import _pieces
@@ -58,7 +59,6 @@ def test_boxes_are_those_of_full_enumeration(mesh):
 
 
 def test_boxes_are_those_of_torch():
-    torch = pytest.importorskip("torch")
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
     from torch.distributed.tensor.placement_types import _StridedShard

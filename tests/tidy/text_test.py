@@ -81,7 +81,7 @@ def test_shell_scripts_pass_shellcheck():
     try:
         subprocess.run(["shellcheck", "--version"], capture_output=True, check=True)
     except FileNotFoundError:
-        pytest.skip("shellcheck is not installed (./dev tidy installs it)")
+        pytest.skip("shellcheck is not installed (./dev setup installs it on Debian)")
     result = subprocess.run(["shellcheck", "dev", ".ci/run"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
 
