@@ -119,7 +119,7 @@ class Source:
                 raise Invalid(f"{item.storage_index.fqn}: the planner gave a tensor of shape {list(target.shape)} for a read of "
                               f"{list(item.lengths)}")
             if target.dtype != entry.dtype:   # as DCP does: the target's type decides
-                fresh = torch.empty(target.shape, dtype=entry.dtype)
+                fresh = torch.empty(target.shape, dtype=entry.dtype, device="cpu")
                 reads.want(self._tensors[id(entry)], tuple(item.storage_offsets), fresh, item.storage_index.fqn)
                 reads.after(lambda target=target, fresh=fresh: target.copy_(fresh))
             else:

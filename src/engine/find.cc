@@ -94,7 +94,9 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::Find(const FindRequest& reque
       if (image.ok()) return image;
       if (header_lost) {
         // A header is lost, or the ranks' headers contradict each other; what the ranks disagree on, an older save cannot mend.
-        if (!request.fallback || absl::IsUnimplemented(image.status())) return Annotate(image.status(), engine::SaveText(save.save, save.step));
+        if (!request.fallback || absl::IsUnimplemented(image.status())) {
+          return Annotate(image.status(), engine::SaveText(save.save, save.step));
+        }
         reason = std::string(image.status().message());
         refusals.CopyFailed(image.status());
       }
