@@ -181,6 +181,7 @@ absl::Status EngineImpl::BeginLife() {
       agreed_incarnation_.has_value() ? std::vector<catalog::TierListing>() : ListAll(&names);
   for (size_t t = 0; t < listings.size(); ++t) {
     if (listings[t].status.ok()) continue;
+    if (listings[t].kind == TierKind::kRam && !durable_.empty()) continue;   // a life that saved to RAM has claimed its number there
     // The number of this life follows from what every tier lists: without one of them it might be one that is taken, and an
     // older save would look newer than this life's. Tried again at the next save.
     {
@@ -218,7 +219,6 @@ absl::Status EngineImpl::BeginLife() {
   pool.rank = options_.rank;
   pool.prefault_threads = crew_->threads();
   if (ram_.has_value()) {
-    NEVE_ASSIGN_OR_RETURN(pool.ram_folder, slot::RamFolder(true));
     pool.slots = ram_->slots;
     pool.budget_bytes = ram_->bytes;
   }
@@ -381,6 +381,19 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& requ
   return ticket;
 }
 
+void EngineImpl::CountFailed(uint64_t step, const absl::Status& why) {
+  metrics_->Add(obs::Metric::kSavesFailed);
+  obs::Log(obs::Level::kWarning, absl::StrFormat("event=save_failed step=%d error=\"%s\"", step, std::string(why.message())));
+  NoteError(why);
+}
+
+std::shared_ptr<Ticket> EngineImpl::FailedSave(const SaveRequest& request, const std::vector<std::string>& due, absl::Status why) {
+  auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
+  CountFailed(request.step, why);
+  ticket->FailRest(std::move(why));
+  return ticket;
+}
+
 absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& request) {
   if (request.state == nullptr) return Invalid("a save needs a state");
   if (request.step >= kStepLimit) return Invalid(absl::StrFormat("step %d: want 0 <= step < 10^12", request.step));
@@ -397,13 +410,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
 
   sync::MutexLock lock(save_mutex_);
   metrics_->Add(obs::Metric::kSavesStarted);
-  if (absl::Status begun = BeginLife(); !begun.ok()) {
-    // Not this call's fault: the ticket carries it.
-    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
-    NoteError(begun);
-    ticket->FailRest(std::move(begun));
-    return std::static_pointer_cast<Ticket>(ticket);
-  }
+  if (absl::Status begun = BeginLife(); !begun.ok()) return FailedSave(request, due, std::move(begun));
   if (due.empty()) {
     // By its cadence no tier takes this step: nothing to do, and nothing failed.
     auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
@@ -414,12 +421,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   if (device_plans != nullptr) {
     absl::StatusOr<std::shared_ptr<capture::DeviceSave>> begun = BeginDeviceSave(*device_plans, request);
     if (absl::IsInvalidArgument(begun.status())) return begun.status();
-    if (!begun.ok()) {
-      auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
-      NoteError(begun.status());
-      ticket->FailRest(begun.status());
-      return std::static_pointer_cast<Ticket>(ticket);
-    }
+    if (!begun.ok()) return FailedSave(request, due, begun.status());
     copies = *std::move(begun);
   }
   std::shared_ptr<Ticket> skipped;
@@ -439,22 +441,27 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   const capture::CaptureInput input{request.addresses, request.values, request.blobs};
   if (!entry.ok()) {
     if (due == std::vector<std::string>{"ram"} || copies != nullptr) {   // nowhere else to go
-      NoteError(entry.status());
+      CountFailed(request.step, entry.status());
       ticket->FailRest(entry.status());
       return std::static_pointer_cast<Ticket>(ticket);
     }
-    // Not even one slot fits: straight to the durable tiers, in bounded private memory.
-    if (!streaming_told_) {
+    // Not even one slot fits, or none can be made: straight to the durable tiers, in bounded private memory.
+    if (streaming_told_ != entry.status().code()) {
       obs::Log(obs::Level::kWarning, absl::StrFormat("event=streaming reason=\"%s\"", std::string(entry.status().message())));
-      streaming_told_ = true;
+      streaming_told_ = entry.status().code();
     }
     {
       sync::MutexLock state_lock(mutex_);
       streaming_ = std::string(entry.status().message());
     }
-    ticket->Skipped("ram", entry.status());
+    if (absl::IsResourceExhausted(entry.status())) {
+      ticket->Skipped("ram", entry.status());
+    } else {   // no lack of room: the folder is unusable
+      NoteError(entry.status());
+      ticket->Failed("ram", entry.status());
+    }
     if (absl::Status streamed = StreamToTiers(request, *plan, std::move(*record), due, *ticket); !streamed.ok()) {
-      NoteError(streamed);
+      CountFailed(request.step, streamed);
       ticket->FailRest(std::move(streamed));
     }
     return std::static_pointer_cast<Ticket>(ticket);
@@ -488,7 +495,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   }
   if (!captured.ok()) {
     pool_->Abandon(slot);
-    NoteError(captured);
+    CountFailed(request.step, captured);
     ticket->FailRest(std::move(captured));
     return std::static_pointer_cast<Ticket>(ticket);
   }

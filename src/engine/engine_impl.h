@@ -117,6 +117,10 @@ class EngineImpl : public Engine {
   static std::string Places(const std::vector<catalog::TierListing>& listings);
 
   absl::StatusOr<std::shared_ptr<Ticket>> SaveNow(const SaveRequest& request);
+  // A save that nothing could be done for, through no fault of the call: counted, logged, and told by its ticket.
+  std::shared_ptr<Ticket> FailedSave(const SaveRequest& request, const std::vector<std::string>& due, absl::Status why)
+      NEVE_REQUIRES(save_mutex_);
+  void CountFailed(uint64_t step, const absl::Status& why);
   absl::StatusOr<std::vector<std::string>> DueTiers(const SaveRequest& request) const;
   absl::StatusOr<node::Entry*> AcquireEntry(const SaveRequest& request, uint64_t image_bytes, std::shared_ptr<Ticket>* skipped,
                                             const std::vector<std::string>& due);
@@ -182,7 +186,7 @@ class EngineImpl : public Engine {
   std::atomic<uint32_t> incarnation_{0};           // set once, by BeginLife
   uint64_t sequence_ NEVE_GUARDED_BY(save_mutex_) = 0;
   bool last_skipped_ NEVE_GUARDED_BY(save_mutex_) = false;
-  bool streaming_told_ NEVE_GUARDED_BY(save_mutex_) = false;
+  absl::StatusCode streaming_told_ NEVE_GUARDED_BY(save_mutex_) = absl::StatusCode::kOk;   // the reason last logged
 
   mutable sync::Mutex mutex_;
   sync::Condition idle_;

@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 #include "engine/save_info.h"
 #include "nlohmann/json.hpp"
+#include "slot/slot.h"
 
 namespace neve {
 
@@ -18,7 +19,9 @@ std::vector<catalog::TierListing> EngineImpl::ListAll(std::vector<std::string>* 
   if (ram_.has_value()) {
     names->push_back("ram");
     catalog::TierListing ram{TierKind::kRam, "ram:", absl::OkStatus(), {}};
-    if (std::shared_ptr<storage::Tier> tier = RamTier(); tier != nullptr) {
+    if (const absl::Status folder = slot::RamFolder(false).status(); !folder.ok() && !absl::IsNotFound(folder)) {
+      ram.status = folder;   // there, and not to be used: what lies in it may be newer than anything else
+    } else if (std::shared_ptr<storage::Tier> tier = RamTier(); tier != nullptr) {
       auto listing = Await<storage::Listing>([&](auto done) { tier->List(done); });
       ram.status = listing.status();
       if (listing.ok()) ram.listing = *std::move(listing);

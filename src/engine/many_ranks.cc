@@ -116,6 +116,7 @@ absl::Status EngineImpl::MeetRanks() {
   const std::vector<catalog::TierListing> listings = ListAll(&names);
   for (size_t t = 0; t < listings.size(); ++t) {
     if (listings[t].status.ok() || !past.status.ok()) continue;
+    if (listings[t].kind == TierKind::kRam && !durable_.empty()) continue;   // as in BeginLife
     past.status = Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
   }
   past.greatest = catalog::GreatestIncarnation(listings);

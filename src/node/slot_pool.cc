@@ -28,7 +28,8 @@ SlotPool::~SlotPool() {
 
 absl::StatusOr<int> SlotPool::AdoptDead() {
   if (!options_.shared) return 0;
-  NEVE_ASSIGN_OR_RETURN(const std::vector<slot::SlotInfo> found, slot::Scan(options_.ram_folder, options_.uid));
+  NEVE_ASSIGN_OR_RETURN(const std::string folder, slot::RamFolder(true));
+  NEVE_ASSIGN_OR_RETURN(const std::vector<slot::SlotInfo> found, slot::Scan(folder, options_.uid));
   int adopted = 0;
   for (const slot::SlotInfo& info : found) {
     if (!info.status.ok() || info.owner_alive || info.rank != options_.rank) continue;

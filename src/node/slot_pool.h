@@ -57,8 +57,7 @@ struct Entry {
 class SlotPool {
  public:
   struct Options {
-    bool shared = true;                              // false: one transient slot in private memory
-    std::string ram_folder;
+    bool shared = true;                              // in slot::RamFolder(); false: one transient slot in private memory
     Uid uid;
     std::string job;
     uint32_t rank = 0;

@@ -487,6 +487,51 @@ TEST_F(EngineTest, NothingFitsTheBudgetSoTheSaveStreams) {
   EXPECT_TRUE(state.Holds(6));
 }
 
+TEST_F(EngineTest, ARamFolderThatCannotBeUsedCostsTheRamCopyAlone) {
+  std::filesystem::create_directory(ram_);
+  std::filesystem::permissions(ram_, std::filesystem::perms::all);   // others may enter: not used
+  ASSERT_TRUE(Open({"ram:", "file:" + folder_}).ok());
+  TestState state;
+  for (uint64_t step = 1; step <= 3; ++step) {
+    state.Set(static_cast<float>(step));
+    auto ticket = Save(state, step);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    ASSERT_TRUE((*ticket)->Wait("file", 60).ok()) << (*ticket)->Error();
+    const absl::Status ram = (*ticket)->Wait("ram", 60);
+    EXPECT_NE(ram.message().find("chmod 700"), std::string::npos) << ram;
+    EXPECT_EQ((*ticket)->Wait("done", 60), ram);
+  }
+  int lives = 0;
+  for (const auto& entry : fs::directory_iterator(job())) lives += entry.path().filename().string().starts_with("life-") ? 1 : 0;
+  EXPECT_EQ(lives, 1);
+  EXPECT_NE(engine_->HealthJson().find("chmod 700"), std::string::npos) << engine_->HealthJson();
+  // A newer save might lie there: taken from files only when told to.
+  const absl::Status refused = engine_->Find({}).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused) && refused.message().find("chmod 700") != std::string::npos) << refused;
+  auto image = engine_->Find({.allow_missing = {"ram"}});
+  ASSERT_TRUE(image.ok()) << image.status();
+  state.Clear();
+  ASSERT_TRUE(ReadAll(**image, state).ok());
+  EXPECT_TRUE(state.Holds(3));
+  image->reset();
+  // Mended beneath the running job: the next save lies in it.
+  std::filesystem::permissions(ram_, std::filesystem::perms::owner_all);
+  auto mended = Save(state, 4);
+  ASSERT_TRUE(mended.ok()) << mended.status();
+  EXPECT_TRUE((*mended)->Wait("done", 60).ok()) << (*mended)->Error();
+}
+
+TEST_F(EngineTest, ASaveThatNothingCanBeDoneForIsCounted) {
+  std::filesystem::create_directory(ram_);
+  std::filesystem::permissions(ram_, std::filesystem::perms::all);
+  ASSERT_TRUE(Open({"ram:"}).ok());
+  TestState state;
+  auto ticket = Save(state, 1);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_FALSE((*ticket)->Wait("done", 60).ok());
+  EXPECT_NE(engine_->HealthJson().find("\"saves_failed_count\":1"), std::string::npos) << engine_->HealthJson();
+}
+
 TEST_F(EngineTest, ASY_02_ReplacedTensorsAreSavedAsTheyAreNow) {
   ASSERT_TRUE(Open().ok());
   TestState first;

@@ -34,7 +34,6 @@ class SlotPoolTest : public ::testing::Test {
     ::setenv("NEVE_RAM_DIR", (root_ + "/ram").c_str(), 1);
     ASSERT_TRUE(slot::RamFolder(true).ok());
     obs::SetSink([](obs::Level, const std::string&) {});
-    options_.ram_folder = root_ + "/ram";
     options_.uid.bytes.fill(0x5a);
     options_.job = "gpt";
     options_.prefault_threads = 0;
@@ -92,7 +91,7 @@ class SlotPoolTest : public ::testing::Test {
     return sequences;
   }
   size_t Files() const {
-    absl::StatusOr<std::vector<slot::SlotInfo>> slots = slot::Scan(options_.ram_folder, options_.uid);
+    absl::StatusOr<std::vector<slot::SlotInfo>> slots = slot::Scan(root_ + "/ram", options_.uid);
     return slots.ok() ? slots->size() : 0;
   }
   // Runs `body` over a pool of its own in a child that is then killed: its slots are left behind as a dead owner's.
