@@ -1,7 +1,10 @@
 // Commit records, job.json and claims: any bytes are decoded or refused, and what was decoded comes back the same.
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "base/error/check.h"
+#include "base/codec/digest.h"
 #include "format/commit_record.h"
 #include "format/names.h"
 #include "fuzz/fuzz.h"
@@ -27,13 +30,31 @@ std::vector<std::string> FuzzSeeds() {
 
 }  // namespace neve::fuzz
 
+namespace {
+
+void TryRecord(std::string_view text) {
+  using namespace neve;
+  const auto record = format::DecodeRecord(text);
+  if (!record.ok()) return;
+  NEVE_CHECK(record->digests.size() == record->chunk_count());
+  const auto again = format::DecodeRecord(format::EncodeRecord(*record));
+  NEVE_CHECK(again.ok() && again->key == record->key && again->digests == record->digests);
+}
+
+// With the digest at its end that it should have: what comes before it would hardly ever be read otherwise.
+std::string Sealed(std::string_view text) {
+  constexpr std::string_view kField = ",\"digest\":\"";
+  const std::string body(text.substr(0, text.rfind(kField)));
+  return body + std::string(kField) + neve::codec::DigestOf(std::as_bytes(std::span(body))).ToHex() + "\"}";
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace neve;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (const auto record = format::DecodeRecord(text); record.ok()) {
-    const auto again = format::DecodeRecord(format::EncodeRecord(*record));
-    NEVE_CHECK(again.ok() && again->key == record->key && again->digests.size() == record->chunk_count());
-  }
+  TryRecord(text);
+  TryRecord(Sealed(text));
   if (const auto job = format::DecodeJobIdentity(text); job.ok()) {
     NEVE_CHECK(format::DecodeJobIdentity(format::EncodeJobIdentity(*job)).ok());
   }
