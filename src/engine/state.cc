@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
+#include "device/misdeclared.h"
 #include "format/tree_walk.h"
 
 namespace neve {
@@ -106,6 +107,14 @@ absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::PlanFor(std::
   bool fits = plan_ != nullptr && values_bytes <= capacities_.values_bytes;
   for (size_t i = 0; fits && i < blob_bytes.size(); ++i) fits = blob_bytes[i] <= capacities_.blob_bytes[i];
   if (fits && plan_->layout().SameAliases(addresses)) return plan_;
+  // Once for a structure, as tensors seldom move to another kind of memory.
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if ((tensor_devices_.empty() || tensor_devices_[i] < 0) && device::HostCannotRead(addresses[i])) {
+      return Invalid(absl::StrFormat("tensor \"%s\" is said to lie in host memory, and its address is memory of a CUDA device: say which "
+                                     "device in `devices`",
+                                     structure_->tensors[i].name));
+    }
+  }
   const format::Capacities grown = format::GrowCapacities(capacities_, values_bytes, blob_bytes);
   NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const format::Layout> layout, format::Layout::Build(structure_, addresses, grown));
   plan_ = std::make_shared<const capture::CapturePlan>(std::move(layout), kDefaultChunkBytes);
