@@ -101,6 +101,11 @@ struct DoctorCheck {
 };
 std::vector<DoctorCheck> Doctor();
 
+// As objects of JSON: what `--json` and the C API say of each.
+std::string ToJson(const Problem& problem);
+std::string ToJson(const RecoverReport::Item& item);
+std::string ToJson(const GcReport::Item& item);
+
 }  // namespace neve
 
 #endif  // NEVE_PLACES_H_

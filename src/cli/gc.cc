@@ -36,12 +36,7 @@ int RunGc(Console& console, const std::vector<std::string>& places, std::optiona
       text += absl::StrFormat("%s %s, %s: %s\n", goes ? item.outcome : console.Styled("kept", Style::kWarn), item.what,
                               HumanBytes(item.bytes), Escaped(item.path));
       if (!goes) text += Wrapped(EscapedMessage(WithoutPrefix(item.outcome, "kept: ")), 4, console.columns());
-      Json json;
-      json["path"] = item.path;
-      json["what"] = item.what;
-      json["bytes"] = item.bytes;
-      json["outcome"] = item.outcome;
-      list.push_back(std::move(json));
+      list.push_back(Json::parse(ToJson(item)));
     }
   }
   console.Out(text);

@@ -31,17 +31,7 @@ int RunRecover(Console& console, const std::vector<std::string>& places, const R
     rows.push_back({std::to_string(item.key.step), item.key.save.ToString(),
                     absl::StrFormat("rank %d of %d", item.key.rank, item.key.world), item.state, HumanBytes(item.bytes),
                     Escaped(item.job), EscapedMessage(item.outcome)});
-    Json json;
-    json["job"] = item.job;
-    json["uid"] = item.uid.known() ? Json(item.uid.ToHex()) : Json(nullptr);
-    json["step"] = item.key.step;
-    json["save_id"] = item.key.save.ToString();
-    json["rank"] = item.key.rank;
-    json["world"] = item.key.world;
-    json["bytes"] = item.bytes;
-    json["state"] = item.state;
-    json["outcome"] = item.outcome;
-    list.push_back(std::move(json));
+    list.push_back(Json::parse(ToJson(item)));
   }
   console.Out(Table(rows, {0, 4}));
   if (console.json) console.Document({{"items", std::move(list)}});

@@ -9,20 +9,6 @@
 namespace neve::cli {
 namespace {
 
-Json ProblemJson(const Problem& problem) {
-  const auto number = [](int64_t value) { return value < 0 ? Json(nullptr) : Json(value); };
-  const auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
-  Json json;
-  json["code"] = problem.code;
-  json["place"] = problem.place;
-  json["file"] = problem.file;
-  json["tensor"] = text(problem.tensor);
-  json["chunk"] = number(problem.chunk);
-  json["offset"] = number(problem.offset);
-  json["message"] = problem.message;
-  return json;
-}
-
 std::string ProblemText(const Problem& problem, const Console& console) {
   std::string where;
   if (!problem.tensor.empty()) where += absl::StrFormat(", tensor %s", Escaped(problem.tensor));
@@ -58,13 +44,13 @@ int RunVerify(Console& console, const std::vector<std::string>& places, int64_t 
       const int trouble = ExitCodeOf(report.status());
       code = std::max(code, trouble);
       ok = false;
-      problems.push_back(ProblemJson({trouble == 3 ? "kind" : "unreachable", place, place, "", -1, -1,
-                                      std::string(report.status().message())}));
+      problems.push_back(Json::parse(ToJson(Problem{trouble == 3 ? "kind" : "unreachable", place, place, "", -1, -1,
+                                                    std::string(report.status().message())})));
       continue;
     }
     for (const Problem& problem : report->problems) {
       console.Out(ProblemText(problem, console));
-      problems.push_back(ProblemJson(problem));
+      problems.push_back(Json::parse(ToJson(problem)));
     }
     for (const std::string& note : report->notes) {
       console.Note(note);
