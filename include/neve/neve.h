@@ -1,14 +1,22 @@
-/* neve's C interface: the one stable ABI of libneve.so.
+/* neve's C interface: the one stable ABI of libneve.so. docs/c-api.md is the way in; this is the contract.
  *
- * 1. Handles are opaque. neve_<noun>_destroy/close takes the address of the handle and nulls it; a null handle is accepted.
- * 2. Errors: every call that can fail returns a neve_code and, when `error` is not null, a handle with the text on failure.
- *    Destroy it. Nothing throws or aborts.
- * 3. Strings: UTF-8. Those that may hold NUL come with a length. neve_string results are owned by the caller.
- * 4. Threads: an engine, a ticket, an image may be used from any thread; a handle is destroyed by one, when no call is in it.
- *    No thread of neve calls into the program, but for the log hook.
- * 5. Structs begin with their own size (set by their INIT macro); fields are only appended.
+ * 1. Handles are opaque and belong to the caller. neve_<noun>_destroy/close takes the address of the handle and nulls it; a null
+ *    handle is accepted. A handle is a number, never used again: one that was destroyed, or is of another kind, is
+ *    NEVE_INVALID; one of the parent in a forked child is NEVE_CLOSED. (neve_error, neve_string and neve_reply are plain memory:
+ *    destroyed once, not used after.)
+ * 2. Errors: every call that can fail returns a neve_code and, when `error` is not null, a handle with the text on failure
+ *    (null on success). Destroy it. Nothing throws, aborts or raises a signal. Results (`engine`, `ticket`, ..) are null on failure.
+ * 3. Strings: UTF-8, NUL-terminated; those that may hold NUL come with a length. neve_string results are the caller's.
+ * 4. Threads: every function may be called from any thread, several in one handle at a time, unless it says otherwise; a handle that
+ *    is destroyed while another thread's call is in it lives until that call returns. Neither from a signal's handler. Functions of
+ *    the program (log, memory, group) are called on the thread that each names, and never with a lock held that a call needs,
+ *    but they must not call neve_engine_* of the same engine. They return; they throw nothing.
+ * 5. Structs begin with their own size (set by their INIT macro); fields are only appended, and zero asks for nothing. So a
+ *    program that was built with an older neve.h runs, and one built with a newer does as long as it uses no field that this library
+ *    does not know: that is NEVE_UNSUPPORTED, not ignored.
  * 6. Memory given to a call is borrowed until it returns. After neve_engine_save returns tensors in host memory may be changed;
- *    for those on a device see neve_save_request.
+ *    for those on a device see neve_save_request. An address need not be aligned. It is read as it is given: one that is not
+ *    mapped ends the program, as in memcpy; where CUDA is in use the kind of memory is checked against what the state says.
  */
 #ifndef NEVE_NEVE_H_
 #define NEVE_NEVE_H_
@@ -48,34 +56,50 @@ typedef struct neve_state neve_state;
 typedef struct neve_ticket neve_ticket;
 typedef struct neve_image neve_image;
 
+/* "0.1.0". The text lives for ever. */
 NEVE_API const char* neve_version(void);
 
+/* Of a null handle: NEVE_OK, "", 0. One thread at a time for each error. */
 NEVE_API neve_code neve_error_code(const neve_error* error);
 NEVE_API const char* neve_error_message(const neve_error* error);   /* lives as long as the handle */
 NEVE_API int neve_error_errno(const neve_error* error);             /* 0: none */
 NEVE_API void neve_error_destroy(neve_error** error);
 
-NEVE_API const char* neve_string_data(const neve_string* string);   /* also NUL-terminated */
+/* Of a null handle: "", 0. One thread at a time for each string. */
+NEVE_API const char* neve_string_data(const neve_string* string);   /* also NUL-terminated; lives as long as the handle */
 NEVE_API size_t neve_string_size(const neve_string* string);
 NEVE_API void neve_string_destroy(neve_string** string);
 
-/* level: 0 debug, 1 info, 2 warning, 3 error. The line is valid during the call. NULL: stderr again. May be called from any
- * thread of neve. */
+/* level: 0 debug, 1 info, 2 warning, 3 error. The line is valid during the call. NULL: stderr again. Called from any thread, of
+ * neve or of the program, several at a time; a thread that is logging at that moment may still call the former one once. */
 typedef void (*neve_log_fn)(int level, const char* line, void* context);
 NEVE_API void neve_log_set(neve_log_fn fn, void* context);
+/* Lines of a lower level are dropped; 4: all. Default: what NEVE_LOG says, else 2. NEVE_INVALID: no such level. */
+NEVE_API neve_code neve_log_level_set(int level, neve_error** error);
+
+/* Where neve allocates memory that the program then sees: the bytes of neve_image_tensor_data. allocate gives `bytes` at that
+ * alignment (a power of two), or NULL: then the call is NEVE_EXHAUSTED. release gets the same pointer and size back. Both are called
+ * on the thread of the call that needs it: neve_image_tensor_data, or the last one that uses the image. NULL for both: malloc again. What
+ * was allocated is released by the functions that were set when it was. Slots are shared memory, and no part of this. */
+typedef void* (*neve_allocate_fn)(size_t bytes, size_t alignment, void* context);
+typedef void (*neve_release_fn)(void* memory, size_t bytes, void* context);
+NEVE_API neve_code neve_memory_set(neve_allocate_fn allocate, neve_release_fn release, void* context, neve_error** error);
 
 /* ---- Engine ---- */
 
 /* With world > 1, how the ranks reach each other: a store that all of them have (set and get), or an all-gather. Called on the
  * thread of neve_engine_open, neve_engine_find and neve_engine_agree only, and not at all by a save. Each returns NEVE_OK, or
  * another neve_code with a text added to the reply. */
-typedef struct neve_reply neve_reply;
+typedef struct neve_reply neve_reply;   /* lives as long as the function that got it runs */
 NEVE_API void neve_reply_add(neve_reply* reply, const void* data, size_t bytes);   /* copied */
 typedef int (*neve_group_set_fn)(void* context, const char* name, const void* value, size_t bytes, neve_reply* reply);
 /* Adds the value, or nothing and NEVE_NOT_FOUND. Does not wait. */
 typedef int (*neve_group_get_fn)(void* context, const char* name, neve_reply* reply);
 /* Adds the message of every rank, by rank. */
 typedef int (*neve_group_gather_fn)(void* context, const void* mine, size_t bytes, double timeout_s, neve_reply* reply);
+
+/* What a save does that finds no free RAM slot. */
+typedef enum neve_on_full { NEVE_ON_FULL_WAIT = 0, NEVE_ON_FULL_SKIP = 1, NEVE_ON_FULL_REPLACE = 2 } neve_on_full;
 
 typedef struct neve_options {
   size_t struct_size;
@@ -84,9 +108,9 @@ typedef struct neve_options {
   const char* const* tiers;    /* tier strings, "file:/nvme/ckpt?every=10"; NULL: ram and file in folder */
   size_t tier_count;
   uint32_t rank, world;
-  int on_full;                 /* 0 wait, 1 skip, 2 replace */
+  int on_full;                 /* neve_on_full */
   int64_t incarnation;         /* < 0: found */
-  double grace_s;              /* 0: no SIGTERM handler */
+  double grace_s;              /* > 0: at SIGTERM the newest save is written to files, within so many seconds; 0: no handler */
   int capture_threads;         /* 0: chosen */
   const char* group;           /* world > 1: "dir:PATH", a folder that all ranks see; or NULL and functions */
   neve_group_set_fn group_set;
@@ -97,10 +121,16 @@ typedef struct neve_options {
 } neve_options;
 #define NEVE_OPTIONS_INIT {sizeof(neve_options), NULL, NULL, NULL, 0, 0, 1, 0, -1, 0.0, 0, NULL, NULL, NULL, NULL, NULL, 300.0}
 
+/* Makes nothing on disk or in RAM; the options are copied. With world > 1 every rank calls it, and waits for the others.
+ * NEVE_INVALID, NEVE_UNSUPPORTED (a tier that this build lacks), NEVE_TIMEOUT (names the ranks that did not come), NEVE_UNAVAILABLE,
+ * NEVE_EXHAUSTED (a given ram:?bytes= that does not fit; no thread could be started). */
 NEVE_API neve_code neve_engine_open(const neve_options* options, neve_engine** engine, neve_error** error);
-/* final != 0: the newest save in RAM is persisted first. Then destroys the engine, also when an error is reported. */
+/* Refuses further calls, finishes what is in flight within the deadline (< 0: none) and destroys the engine, also when an error is
+ * reported: the first of any background work. final != 0: the newest save in RAM is persisted first, whatever its cadence. Tickets and
+ * images of the engine may be used on. In a forked child: NEVE_CLOSED, and nothing is done. */
 NEVE_API neve_code neve_engine_close(neve_engine** engine, int final, double deadline_s, neve_error** error);
-/* Without finishing: what is in flight is finished, slots are left for recovery. */
+/* Without the final save and its error: what is in flight is finished, slots are left for recovery. An engine that a process still has when
+ * it exits is not waited for: what was captured is in its slots then. */
 NEVE_API void neve_engine_destroy(neve_engine** engine);
 
 /* ---- State: described once per structure ---- */
@@ -130,7 +160,8 @@ typedef enum neve_dtype {
   NEVE_C128, NEVE_C32, NEVE_F4_E2M1X2, NEVE_BITS8, NEVE_BITS16, NEVE_QI8, NEVE_QU8, NEVE_QI32
 } neve_dtype;
 
-/* tree: JSON root node of docs/format.md, or NULL for a flat state. NEVE_INVALID when it could not be read again. */
+/* Copies all that it is given. tree: JSON root node of docs/format.md, or NULL for a flat state; NEVE_INVALID when it could not be read
+ * again. A state may be used by several engines and threads. Repeated names and impossible shapes are found by the first save. */
 NEVE_API neve_code neve_state_create(const neve_tensors* tensors, const char* tree, size_t tree_bytes, uint32_t blob_count,
                                      neve_state** state, neve_error** error);
 NEVE_API void neve_state_destroy(neve_state** state);   /* saves in flight keep their own hold */
@@ -165,16 +196,32 @@ typedef struct neve_save_request {
 } neve_save_request;
 #define NEVE_SAVE_REQUEST_INIT {sizeof(neve_save_request), 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, -1.0, NULL, NULL, 0, 0, NULL}
 
+/* Captures the state and returns; the rest happens in the background. `ticket` may be NULL. NEVE_INVALID: misuse by this very call.
+ * NEVE_CLOSED, NEVE_TIMEOUT (slot_timeout_s). All else that goes wrong goes to the ticket, neve_engine_health and neve_engine_close.
+ * Calls from several threads are made one after another. */
 NEVE_API neve_code neve_engine_save(neve_engine* engine, const neve_save_request* request, neve_ticket** ticket, neve_error** error);
 /* Makes and prefaults the slots for such a save (step, tags and to are ignored; values and blobs only by size). Blocking. */
 NEVE_API neve_code neve_engine_prepare(neve_engine* engine, const neve_save_request* request, neve_error** error);
 /* A save that failed before it got to neve_engine_save on this rank: counted, so that ranks go on to call one save by one number. */
 NEVE_API neve_code neve_engine_count_save(neve_engine* engine, neve_error** error);
+/* Waits until nothing is in flight. NEVE_TIMEOUT says what still is. deadline_s < 0: none. */
 NEVE_API neve_code neve_engine_drain(neve_engine* engine, double deadline_s, neve_error** error);
+/* Keeps the step's newest complete save from retention and gc, or (pinned = 0) gives it back. Blocks on files. NEVE_NOT_FOUND. */
 NEVE_API neve_code neve_engine_pin(neve_engine* engine, uint64_t step, int pinned, neve_error** error);
 
-/* stage: "captured", a tier name, "done", "complete", "complete:<tier>". timeout_s < 0: none. */
+/* A ticket outlives its engine. stage: "captured", a tier name, "done", "complete", "complete:<tier>"; NULL: "done". */
+
+/* Blocks until the stage is reached: NEVE_OK; that it failed: its error; NEVE_EXHAUSTED: the save was skipped or replaced; NEVE_TIMEOUT;
+ * NEVE_INVALID at once for a stage that is not due. timeout_s < 0: none; 0: does not wait. */
 NEVE_API neve_code neve_ticket_wait(const neve_ticket* ticket, const char* stage, double timeout_s, neve_error** error);
+typedef enum neve_stage_state {
+  NEVE_STAGE_PENDING = 0, NEVE_STAGE_REACHED = 1, NEVE_STAGE_FAILED = 2, NEVE_STAGE_SKIPPED = 3
+} neve_stage_state;
+/* The stage as it is now; never waits. NEVE_INVALID: not due. */
+NEVE_API neve_code neve_ticket_poll(const neve_ticket* ticket, const char* stage, neve_stage_state* state, neve_error** error);
+/* The first error of any stage, as code and text; NEVE_OK while there is none. Never waits. */
+NEVE_API neve_code neve_ticket_error(const neve_ticket* ticket, neve_error** error);
+NEVE_API uint64_t neve_ticket_step(const neve_ticket* ticket);    /* UINT64_MAX: no such ticket */
 /* {"step":..,"save_id":"i0001.s000000","stages":{"captured":"reached",...},"error":null|{"code":..,"message":..,"errno":..},
  *  "places":{"file":path}} */
 NEVE_API neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string** json, neve_error** error);
@@ -183,14 +230,19 @@ NEVE_API neve_code neve_ticket_describe(const neve_ticket* ticket, neve_string**
  * and the tensors may be changed. At once for a state in host memory. */
 NEVE_API neve_code neve_ticket_fence(const neve_ticket* ticket, const int32_t* stream_devices, void* const* streams, size_t stream_count,
                                      double timeout_s, neve_error** error);
-NEVE_API int neve_ticket_descriptor(const neve_ticket* ticket);   /* readable at every change; owned by the ticket */
+/* A descriptor for poll(2) and the like: readable at every change, until 8 bytes are read from it (it does not block). Owned by the
+ * ticket, never closed by the caller. -1: no such ticket, or no descriptor could be had: then wait or poll. */
+NEVE_API int neve_ticket_descriptor(const neve_ticket* ticket);
 NEVE_API void neve_ticket_destroy(neve_ticket** ticket);          /* the save goes on */
 
 /* ---- List and restore ---- */
 
 /* {"saves":[...]} as `neve ls --json` prints, but for the ages; newest first. */
 NEVE_API neve_code neve_engine_steps(neve_engine* engine, neve_string** json, neve_error** error);
+/* The document of docs/operations.md, "Health". Never waits for files or ranks. */
 NEVE_API neve_code neve_engine_health(neve_engine* engine, neve_string** json, neve_error** error);
+/* One of its counters, by the name in docs/operations.md, "Metrics": "saves_started_count", "capture_bytes_total", .. NEVE_NOT_FOUND. */
+NEVE_API neve_code neve_engine_counter(neve_engine* engine, const char* name, uint64_t* value, neve_error** error);
 
 typedef struct neve_find_request {
   size_t struct_size;
@@ -205,14 +257,41 @@ typedef struct neve_find_request {
 
 /* This rank's own image; of a save of another number of ranks, which every rank must reach all of, the global image. */
 NEVE_API neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error);
+
+/* All in one: finds a save, checks that it fits, fills memory that is there, verified, and agrees with the other ranks. */
+typedef struct neve_restore_request {
+  size_t struct_size;
+  int64_t step;                      /* < 0: the newest complete save */
+  const neve_state* state;           /* what is filled, found by name: dtypes and shapes must be the same; pieces are filled from
+                                      * whatever pieces were saved */
+  void* const* targets;              /* one per tensor, where the state says, by its strides. What streams of the program do with those on a
+                                      * device must have ended (contiguous ones only; they are filled when the call returns) */
+  const char* include;               /* NULL, or glob patterns over names, one a line: only these. NEVE_INVALID: one matches nothing */
+  const char* allow_missing;         /* as in neve_find_request */
+  const char* take_rank0;
+  int fallback;                      /* != 0: where this save turns out damaged, the next older one, and so on */
+  int atomic;                        /* != 0: all chunks are verified before a target is touched */
+  int partial;                       /* != 0: tensors that the save lacks are left alone, not NEVE_INVALID */
+  uint8_t* restored;                 /* NULL, or one byte per tensor: 1 where it was filled */
+} neve_restore_request;
+#define NEVE_RESTORE_REQUEST_INIT {sizeof(neve_restore_request), -1, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, NULL}
+
+/* image: NULL, or gets the save that was restored: neve_image_step, neve_image_describe ("sources": the bytes by tier), and what else
+ * is in it. With world > 1 every rank calls it, with the same step and flags: all get the same save, or all the same error.
+ * NEVE_INVALID: something does not fit, and nothing was written. After another error targets may be partly written, unless `atomic`.
+ * NEVE_NOT_FOUND: nothing to restore. NEVE_DATA_LOSS, NEVE_DAMAGED: nothing whole. NEVE_UNAVAILABLE: a tier could not be listed. */
+NEVE_API neve_code neve_engine_restore(neve_engine* engine, const neve_restore_request* request, neve_image** image,
+                                       neve_error** error);
+
 /* With world > 1, once this rank has read what it wanted from the image that neve_engine_find gave, or failed (code, message): NEVE_OK
  * when every rank has read, else the first rank's error, the same on all. */
 NEVE_API neve_code neve_engine_agree(neve_engine* engine, int code, const char* message, neve_error** error);
 /* Instead of that: this rank gives up and does not wait; the others are told why. */
 NEVE_API neve_code neve_engine_leave(neve_engine* engine, const char* why, neve_error** error);
-/* Any image or .safetensors file. */
+/* Any file that neve reads: an image, .safetensors, .pt, .npz. Blocks. NEVE_UNSUPPORTED: of another kind. */
 NEVE_API neve_code neve_image_open(const char* path, neve_image** image, neve_error** error);
-NEVE_API void neve_image_destroy(neve_image** image);
+NEVE_API void neve_image_destroy(neve_image** image);             /* images outlive their engine; pointers into them end here */
+NEVE_API uint64_t neve_image_step(const neve_image* image);       /* UINT64_MAX: no such image */
 /* One save as an object of neve_engine_steps, with "image_bytes", "has_digests" and "sources" (bytes read by tier) added. */
 NEVE_API neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error);
 NEVE_API const void* neve_image_header(const neve_image* image, size_t* bytes);   /* 8 + JSON; lives as long as the image */
@@ -256,6 +335,13 @@ NEVE_API neve_code neve_image_tensor_find(neve_image* image, const char* name, s
  * strides[i] may be NULL). Not atomic: after an error targets may be partly written. */
 NEVE_API neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
                                            const int64_t* const* strides, neve_error** error);
+/* Let neve allocate: one tensor, row-major, verified, read at the first call. *data belongs to the image and lives as long as it; at a
+ * multiple of 64 (see neve_memory_set). NULL for a tensor without elements. */
+NEVE_API neve_code neve_image_tensor_data(neve_image* image, size_t index, const void** data, neve_error** error);
+/* The values text of the save, as neve_save_request gave it; the payload of blob `number`. NEVE_NOT_FOUND: it has none. */
+NEVE_API neve_code neve_image_values(neve_image* image, neve_string** values, neve_error** error);
+NEVE_API neve_code neve_image_blob(neve_image* image, uint32_t number, neve_string** payload, neve_error** error);
+
 /* ---- Pieces ---- */
 
 /* The global image of the same save: the images of all its ranks as one, in which each logical tensor stands once, whole, under its
@@ -284,6 +370,25 @@ NEVE_API neve_code neve_image_boxes_read(neve_image* image, const neve_boxes* bo
 
 /* Every chunk in every tier that holds it. */
 NEVE_API neve_code neve_image_verify(neve_image* image, neve_error** error);
+
+/* ---- Places: what the command does, for programs ---- */
+
+/* A place is a file, a folder, "file:PATH" or "ram:[JOB]". No engine is needed, and all block. Each gives the JSON document of the
+ * command's verb (`json` may be NULL), also beside an error where there was something to tell. NEVE_UNAVAILABLE: it is missing or
+ * cannot be read. */
+
+/* {"saves":[..],"notes":[..]}, newest first. NEVE_DAMAGED: what says which job it is cannot be read. */
+NEVE_API neve_code neve_place_list(const char* place, neve_string** json, neve_error** error);
+/* {"ok","checked_bytes","problems":[..],"notes":[..]}. step < 0: all. NEVE_DATA_LOSS: bytes differ from their digest; NEVE_DAMAGED: the
+ * structure is wrong; the text is that of the first problem. */
+NEVE_API neve_code neve_place_verify(const char* place, int64_t step, neve_string** json, neve_error** error);
+/* {"items":[..]}: writes what killed jobs left in RAM to the job folder or root `to` (NULL: that of the place), or says so only
+ * (dry_run != 0). adopt != 0: also images of another uid. */
+NEVE_API neve_code neve_place_recover(const char* place, const char* to, int dry_run, int adopt, neve_string** json,
+                                      neve_error** error);
+/* {"dry_run","bytes","items":[..]}: removes leftovers and slots of dead jobs, and with keep >= 0 all complete saves but the newest
+ * `keep`. */
+NEVE_API neve_code neve_place_gc(const char* place, int64_t keep, int dry_run, neve_string** json, neve_error** error);
 
 /* ---- Single files ---- */
 

@@ -122,6 +122,23 @@ class FindRequest(Sized):
     _initial_ = {"step": -1, "before_incarnation": -1}
 
 
+class RestoreRequest(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("step", c_int64),
+        ("state", c_void_p),
+        ("targets", c_void_p),
+        ("include", c_char_p),
+        ("allow_missing", c_char_p),
+        ("take_rank0", c_char_p),
+        ("fallback", c_int),
+        ("atomic", c_int),
+        ("partial", c_int),
+        ("restored", POINTER(c_uint8)),
+    ]
+    _initial_ = {"step": -1}
+
+
 class Ranges(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -185,6 +202,7 @@ STRUCTS: Dict[str, Type[Sized]] = {
     "neve_tensors": Tensors,
     "neve_save_request": SaveRequest,
     "neve_find_request": FindRequest,
+    "neve_restore_request": RestoreRequest,
     "neve_ranges": Ranges,
     "neve_tensor_info": TensorInfo,
     "neve_boxes": Boxes,
@@ -211,6 +229,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_string_size": (c_size_t, [_handle]),
     "neve_string_destroy": (None, [_out]),
     "neve_log_set": (None, [c_void_p, c_void_p]),
+    "neve_log_level_set": (c_int, [c_int, _error]),
+    "neve_memory_set": (c_int, [c_void_p, c_void_p, c_void_p, _error]),
     "neve_reply_add": (None, [_handle, c_char_p, c_size_t]),
     "neve_engine_open": (c_int, [POINTER(Options), _out, _error]),
     "neve_engine_close": (c_int, [_out, c_int, c_double, _error]),
@@ -226,15 +246,24 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_ticket_wait": (c_int, [_handle, c_char_p, c_double, _error]),
     "neve_ticket_describe": (c_int, [_handle, _out, _error]),
     "neve_ticket_fence": (c_int, [_handle, POINTER(c_int32), POINTER(c_void_p), c_size_t, c_double, _error]),
+    "neve_ticket_poll": (c_int, [_handle, c_char_p, POINTER(c_int), _error]),
+    "neve_ticket_error": (c_int, [_handle, _error]),
+    "neve_ticket_step": (c_uint64, [_handle]),
     "neve_ticket_descriptor": (c_int, [_handle]),
     "neve_ticket_destroy": (None, [_out]),
     "neve_engine_steps": (c_int, [_handle, _out, _error]),
     "neve_engine_health": (c_int, [_handle, _out, _error]),
+    "neve_engine_counter": (c_int, [_handle, c_char_p, POINTER(c_uint64), _error]),
+    "neve_engine_restore": (c_int, [_handle, POINTER(RestoreRequest), _out, _error]),
     "neve_engine_find": (c_int, [_handle, POINTER(FindRequest), _out, _error]),
     "neve_engine_agree": (c_int, [_handle, c_int, c_char_p, _error]),
     "neve_engine_leave": (c_int, [_handle, c_char_p, _error]),
     "neve_image_open": (c_int, [c_char_p, _out, _error]),
     "neve_image_destroy": (None, [_out]),
+    "neve_image_step": (c_uint64, [_handle]),
+    "neve_image_tensor_data": (c_int, [_handle, c_size_t, _out, _error]),
+    "neve_image_values": (c_int, [_handle, _out, _error]),
+    "neve_image_blob": (c_int, [_handle, c_uint32, _out, _error]),
     "neve_image_describe": (c_int, [_handle, _out, _error]),
     "neve_image_header": (c_void_p, [_handle, POINTER(c_size_t)]),
     "neve_image_read": (c_int, [_handle, POINTER(Ranges), _error]),
@@ -246,6 +275,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_image_is_global": (c_int, [_handle]),
     "neve_image_boxes_read": (c_int, [_handle, POINTER(Boxes), _error]),
     "neve_image_verify": (c_int, [_handle, _error]),
+    "neve_place_list": (c_int, [c_char_p, _out, _error]),
+    "neve_place_verify": (c_int, [c_char_p, c_int64, _out, _error]),
+    "neve_place_recover": (c_int, [c_char_p, c_char_p, c_int, c_int, _out, _error]),
+    "neve_place_gc": (c_int, [c_char_p, c_int64, c_int, _out, _error]),
     "neve_file_save": (c_int, [c_char_p, POINTER(SaveRequest), _error]),
     "neve_file_save_async": (c_int, [c_char_p, POINTER(SaveRequest), _out, _error]),
     "neve_torch_file_save": (c_int, [c_char_p, POINTER(TorchObject), _error]),

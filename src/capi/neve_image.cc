@@ -1,19 +1,28 @@
 // Images of the C API over the C++ one: conversions only.
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error/status.h"
 #include "capi/handles.h"
 #include "neve/engine.h"
 #include "neve/neve.h"
+#include "neve/restore.h"
 
+using neve::capi::Adopt;
 using neve::capi::Dump;
+using neve::capi::Find;
+using neve::capi::Give;
 using neve::capi::GiveString;
 using neve::capi::Guarded;
 using neve::capi::Json;
+using neve::capi::OpenImage;
+using neve::capi::Take;
 
 extern "C" {
 
@@ -22,44 +31,58 @@ neve_code neve_image_open(const char* path, neve_image** image, neve_error** err
     if (path == nullptr || image == nullptr) return neve::Invalid("the path or the place for the image is null");
     *image = nullptr;
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> opened, neve::OpenImageFile(path));
-    *image = new neve_image{std::move(opened)};
+    *image = Give(std::make_shared<OpenImage>(std::move(opened)));
     return absl::OkStatus();
   });
 }
 
 void neve_image_destroy(neve_image** image) {
-  if (image == nullptr) return;
-  delete *image;
-  *image = nullptr;
+  Guarded(nullptr, [&]() -> absl::Status {
+    Take<OpenImage>(image);
+    return absl::OkStatus();
+  });
+}
+
+uint64_t neve_image_step(const neve_image* image) {
+  uint64_t step = UINT64_MAX;
+  Guarded(nullptr, [&]() -> absl::Status {
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    step = open->image->info().step;
+    return absl::OkStatus();
+  });
+  return step;
 }
 
 neve_code neve_image_describe(const neve_image* image, neve_string** json, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || json == nullptr) return neve::Invalid("the image or the place for the text is null");
-    Json document = Json::parse(neve::ToJson(image->image->info()));
-    document["image_bytes"] = image->image->image_bytes();
-    document["has_digests"] = image->image->has_digests();
-    document["sources"] = image->image->Sources();
+    if (json == nullptr) return neve::Invalid("the place for the text is null");
+    *json = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    Json document = Json::parse(neve::ToJson(open->image->info()));
+    document["image_bytes"] = open->image->image_bytes();
+    document["has_digests"] = open->image->has_digests();
+    document["sources"] = open->image->Sources();
     GiveString(json, Dump(document));
     return absl::OkStatus();
   });
 }
 
 const void* neve_image_header(const neve_image* image, size_t* bytes) {
-  if (image == nullptr) {
-    if (bytes != nullptr) *bytes = 0;
-    return nullptr;
-  }
-  if (bytes != nullptr) *bytes = image->image->header().size();
-  return image->image->header().data();
+  std::string_view header;
+  Guarded(nullptr, [&]() -> absl::Status {
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    header = open->image->header();
+    return absl::OkStatus();
+  });
+  if (bytes != nullptr) *bytes = header.size();
+  return header.data();
 }
 
-neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_error** error) {
+neve_code neve_image_read(neve_image* image, const neve_ranges* given, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr) return neve::Invalid("the image is null");
-    if (ranges == nullptr || ranges->struct_size < sizeof(neve_ranges)) {
-      return neve::Invalid("the ranges are null or older than this library");
-    }
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(const neve_ranges adopted, Adopt(given, sizeof(neve_ranges), "NEVE_RANGES_INIT"));
+    const neve_ranges* const ranges = &adopted;
     if (ranges->count != 0 && (ranges->offsets == nullptr || ranges->bytes == nullptr || ranges->targets == nullptr)) {
       return neve::Invalid("offsets, bytes and targets are needed");
     }
@@ -80,27 +103,27 @@ neve_code neve_image_read(neve_image* image, const neve_ranges* ranges, neve_err
       range.item_bytes = ranges->item_bytes[i];
       at += static_cast<size_t>(ranges->ranks[i]);
     }
-    return image->image->Read(list, {ranges->written, ranges->written == nullptr ? 0 : ranges->count});
+    return open->image->Read(list, {ranges->written, ranges->written == nullptr ? 0 : ranges->count});
   });
 }
 
 size_t neve_image_tensor_count(neve_image* image) {
-  if (image == nullptr) return 0;
   size_t count = 0;
   Guarded(nullptr, [&]() -> absl::Status {
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, open->Tensors());
     count = tensors->count();
     return absl::OkStatus();
   });
   return count;
 }
 
-neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* info, neve_error** error) {
+neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tensor_info* given, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || info == nullptr || info->struct_size != sizeof(*info)) {
-      return neve::Invalid("neve_image_tensor_describe needs an image and an info made by NEVE_TENSOR_INFO_INIT");
-    }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(neve_tensor_info adopted, Adopt(given, sizeof(neve_tensor_info), "NEVE_TENSOR_INFO_INIT"));
+    neve_tensor_info* const info = &adopted;
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, open->Tensors());
     if (index >= tensors->count()) {
       return neve::Invalid("tensor " + std::to_string(index) + " of " + std::to_string(tensors->count()));
     }
@@ -118,16 +141,17 @@ neve_code neve_image_tensor_describe(neve_image* image, size_t index, neve_tenso
     info->offsets = found.piece ? dims_of(found.offset) : nullptr;
     info->logical_name = found.piece ? found.logical_name.data() : nullptr;
     info->logical_name_bytes = found.logical_name.size();
+    adopted.struct_size = given->struct_size;
+    std::memcpy(static_cast<void*>(given), &adopted, std::min(given->struct_size, sizeof(adopted)));
     return absl::OkStatus();
   });
 }
 
 neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* index, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || name == nullptr || index == nullptr) {
-      return neve::Invalid("neve_image_tensor_find needs an image, a name and a place for the index");
-    }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    if (name == nullptr || index == nullptr) return neve::Invalid("neve_image_tensor_find needs a name and a place for the index");
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, open->Tensors());
     const std::optional<size_t> found = tensors->Find(name);
     if (!found.has_value()) return neve::NotFound(std::string("the image holds no tensor \"") + name + "\"");
     *index = *found;
@@ -138,37 +162,79 @@ neve_code neve_image_tensor_find(neve_image* image, const char* name, size_t* in
 neve_code neve_image_tensors_read(neve_image* image, size_t count, const size_t* indexes, void* const* targets,
                                   const int64_t* const* strides, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || (count != 0 && (indexes == nullptr || targets == nullptr))) {
-      return neve::Invalid("neve_image_tensors_read needs an image, indexes and targets");
+    if (count != 0 && (indexes == nullptr || targets == nullptr)) {
+      return neve::Invalid("neve_image_tensors_read needs indexes and targets");
     }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, open->Tensors());
     std::vector<neve::TensorTarget> wanted(count);
     for (size_t i = 0; i < count; ++i) wanted[i] = {indexes[i], targets[i], strides == nullptr ? nullptr : strides[i]};
     return tensors->Read(wanted);
   });
 }
 
-neve_code neve_image_global(neve_image* image, const char* take_rank0, neve_image** global, neve_error** error) {
+neve_code neve_image_tensor_data(neve_image* image, size_t index, const void** data, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || global == nullptr) return neve::Invalid("the image or the place for the global one is null");
-    *global = nullptr;
-    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> made, image->image->Global(neve::capi::SplitLines(take_rank0)));
-    *global = new neve_image{std::move(made)};
+    if (data == nullptr) return neve::Invalid("the place for the data is null");
+    *data = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(*data, open->Data(index));
     return absl::OkStatus();
   });
 }
 
-int neve_image_is_global(const neve_image* image) { return image != nullptr && image->image->is_global() ? 1 : 0; }
-
-neve_code neve_image_boxes_read(neve_image* image, const neve_boxes* boxes, neve_error** error) {
+neve_code neve_image_values(neve_image* image, neve_string** values, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr || boxes == nullptr || boxes->struct_size < sizeof(neve_boxes)) {
-      return neve::Invalid("neve_image_boxes_read needs an image, and boxes made by NEVE_BOXES_INIT");
-    }
+    if (values == nullptr) return neve::Invalid("the place for the values is null");
+    *values = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(std::string text, neve::ValuesOf(*open->image));
+    GiveString(values, std::move(text));
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_blob(neve_image* image, uint32_t number, neve_string** payload, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (payload == nullptr) return neve::Invalid("the place for the payload is null");
+    *payload = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(std::string bytes, neve::ReadBlob(*open->image, number));
+    GiveString(payload, std::move(bytes));
+    return absl::OkStatus();
+  });
+}
+
+neve_code neve_image_global(neve_image* image, const char* take_rank0, neve_image** global, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    if (global == nullptr) return neve::Invalid("the place for the global image is null");
+    *global = nullptr;
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> made, open->image->Global(neve::capi::SplitLines(take_rank0)));
+    *global = Give(std::make_shared<OpenImage>(std::move(made)));
+    return absl::OkStatus();
+  });
+}
+
+int neve_image_is_global(const neve_image* image) {
+  bool is_global = false;
+  Guarded(nullptr, [&]() -> absl::Status {
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    is_global = open->image->is_global();
+    return absl::OkStatus();
+  });
+  return is_global ? 1 : 0;
+}
+
+neve_code neve_image_boxes_read(neve_image* image, const neve_boxes* given, neve_error** error) {
+  return Guarded(error, [&]() -> absl::Status {
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    NEVE_ASSIGN_OR_RETURN(const neve_boxes adopted, Adopt(given, sizeof(neve_boxes), "NEVE_BOXES_INIT"));
+    const neve_boxes* const boxes = &adopted;
     if (boxes->count != 0 && (boxes->tensors == nullptr || boxes->targets == nullptr)) {
       return neve::Invalid("tensors and targets are needed");
     }
-    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, image->Tensors());
+    NEVE_ASSIGN_OR_RETURN(const neve::ImageTensors* tensors, open->Tensors());
     std::vector<neve::BoxTarget> wanted(boxes->count);
     size_t at = 0;
     for (size_t i = 0; i < boxes->count; ++i) {
@@ -192,8 +258,8 @@ neve_code neve_image_boxes_read(neve_image* image, const neve_boxes* boxes, neve
 
 neve_code neve_image_verify(neve_image* image, neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
-    if (image == nullptr) return neve::Invalid("the image is null");
-    return image->image->VerifyAll();
+    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
+    return open->image->VerifyAll();
   });
 }
 
