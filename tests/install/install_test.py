@@ -62,21 +62,67 @@ def test_find_package_serves_a_cpp_project(prefix, tmp_path, quiet):
     assert run(consumer, tmp_path / "job", env=quiet).startswith("neve ")
 
 
-def test_the_example_trainer_goes_on_after_kills_and_ends_as_if_there_were_none(prefix, tmp_path, quiet):
-    trainer = build_with_cmake(ROOT / "examples" / "c", tmp_path / "build", prefix, "trainer")
-    undisturbed = run(trainer, tmp_path / "undisturbed", "300", env=quiet)
+def goes_on_after_kills(program: Path, folder: Path, environment: dict) -> None:
+    """Killed thrice in the middle of a step, it ends as if it never had been."""
+    undisturbed = run(program, folder / "undisturbed", "300", env=environment)
     for kill_after in (40, 90, 170):
-        child = subprocess.Popen([trainer, tmp_path / "killed", "300"], env=quiet, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen([program, folder / "killed", "300"], env=environment, stdout=subprocess.PIPE, text=True)
         last = next(line for line in child.stdout if line.startswith(f"step {kill_after} "))
         child.kill()
         child.wait()
         child.stdout.close()
         assert last
-    ended = run(trainer, tmp_path / "killed", "300", env=quiet)
+    ended = run(program, folder / "killed", "300", env=environment)
     restored = int(re.match(r"restored step (\d+)", ended)[1])
     assert restored >= 170   # each step was saved before it was told
     assert ended.splitlines()[-1] == undisturbed.splitlines()[-1]
     assert ended.splitlines()[-1].startswith("checksum ")
+
+
+def test_the_example_in_c_goes_on_after_kills(prefix, tmp_path, quiet):
+    goes_on_after_kills(build_with_cmake(ROOT / "examples" / "c", tmp_path / "build", prefix, "trainer"), tmp_path, quiet)
+
+
+def test_the_example_in_cpp_goes_on_after_kills(prefix, tmp_path, quiet):
+    goes_on_after_kills(build_with_cmake(ROOT / "examples" / "cpp", tmp_path / "build", prefix, "fit"), tmp_path, quiet)
+
+
+@pytest.fixture(scope="session")
+def rust_example(prefix, tmp_path_factory) -> Path:
+    """A copy of examples/rust, built without a registry; skipped where no cargo is there that can build at all."""
+    if shutil.which("cargo") is None:
+        pytest.skip("no cargo here: examples/rust was not built")
+    folder = tmp_path_factory.mktemp("rust") / "fit"
+    shutil.copytree(ROOT / "examples" / "rust", folder)
+    library = find_one(prefix, "lib/**/libneve.so").parent
+    environment = dict(os.environ, PKG_CONFIG_PATH=str(library / "pkgconfig"), CARGO_TARGET_DIR=str(folder / "target"))
+    run("cargo", "build", "--release", "--offline", "--locked", "--quiet", cwd=folder, env=environment)
+    return folder / "target" / "release" / "fit"
+
+
+def test_the_example_in_rust_goes_on_after_kills(rust_example, tmp_path, quiet):
+    goes_on_after_kills(rust_example, tmp_path, quiet)
+
+
+def test_the_example_in_rust_declares_the_structs_of_the_header():
+    """Field by field: what Rust cannot check by itself."""
+    rust = (ROOT / "examples" / "rust" / "src" / "neve.rs").read_text()
+    described = (ROOT / "tests" / "capi" / "abi" / "structs.txt").read_text()
+    names = {"Options": "neve_options", "Tensors": "neve_tensors", "SaveRequest": "neve_save_request",
+             "RestoreRequest": "neve_restore_request"}
+    kinds = {"usize": "size_t", "u8": "uint8_t", "u32": "uint32_t", "u64": "uint64_t", "i32": "int32_t", "i64": "int64_t", "f64": "double",
+             "c_int": "int"}
+    for ours, theirs in names.items():
+        body = re.search(rf"pub struct {ours} \{{(.*?)\n    \}}", rust, re.S)[1]
+        fields = re.findall(r"pub (\w+): ([^,]+),", body)
+        expected = re.findall(rf"^{theirs}\.(\w+) .* type=(.*) initial=", described, re.M)
+        assert [name for name, _ in fields] == [name for name, _ in expected], ours
+        for (name, ours_kind), (_, kind) in zip(fields, expected):
+            assert ours_kind.startswith("*") == (kind.endswith("*") or kind.endswith("_fn")), name
+            assert ours_kind.startswith("*") or kinds[ours_kind] == kind, name
+    dtypes = (ROOT / "tests" / "capi" / "abi" / "enums.txt").read_text()
+    assert int(re.search(r"const F64: u8 = (\d+);", rust)[1]) == int(re.search(r"NEVE_F64 = (\d+)", dtypes)[1])
+    assert int(re.search(r"const NOT_FOUND: c_int = (\d+);", rust)[1]) == int(re.search(r"NEVE_NOT_FOUND = (\d+)", dtypes)[1])
 
 
 def test_pkg_config_serves_a_c_project(prefix, tmp_path, quiet):
