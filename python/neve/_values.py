@@ -8,7 +8,7 @@ Every character is printable ASCII and none needs an escape in JSON, so the text
     c<token><token>      complex: two of d or x    'text'           str, plain    s<base64url>;  any other str
     y<base64url>;        bytes                     Y<base64url>;    bytearray
     [..] (..)            list, tuple               S(..) F(..)      set, frozenset
-    {kv..} E{kv..}       dict, OrderedDict         Z(..)            torch.Size
+    {kv..} E{kv..} C{kv..}  dict, OrderedDict, collections.Counter   Z(..)   torch.Size
     N'dtype'y<b64>;      NumPy scalar              T'float32' D'cpu'  torch.dtype, torch.device
     @'module.Class'v     Enum (v its name, or number), dataclass (v a dict of its fields), namedtuple (v a tuple)
 
@@ -185,6 +185,13 @@ def _put_ordered(value: "OrderedDict[Any, Any]", parts: Parts, depth: int) -> No
     _put_dict(value, parts, depth)
 
 
+def _put_counter(value: "Counter[Any]", parts: Parts, depth: int) -> None:
+    if value.__dict__:
+        raise NotValue(value)
+    parts.append("C")
+    _put_dict(value, parts, depth)
+
+
 def _put_bracketed(opening: str, closing: str) -> Callable[[Any, Parts, int], None]:
     def put(value: Any, parts: Parts, depth: int) -> None:
         parts.append(opening)
@@ -217,6 +224,7 @@ _ENCODERS: Dict[type, Callable[[Any, Parts, int], None]] = {
     tuple: _put_bracketed("(", ")"),
     dict: _put_dict,
     OrderedDict: _put_ordered,
+    Counter: _put_counter,
     set: _put_set("S("),
     frozenset: _put_set("F("),
 }
@@ -420,11 +428,18 @@ class Decoder:
             raise self._damaged("a string was expected")
         return value
 
-    def _ordered(self) -> "OrderedDict[Any, Any]":
+    def _open_mapping(self, kind: Any) -> Any:
         if self._text[self._at:self._at + 1] != "{":
             raise self._damaged("'{' was expected")
         self._at += 1
-        return self._mapping(OrderedDict)
+        return self._mapping(kind)
+
+    def _ordered(self) -> "OrderedDict[Any, Any]":
+        made: "OrderedDict[Any, Any]" = self._open_mapping(OrderedDict)
+        return made
+
+    def _counter(self) -> "Counter[Any]":
+        return Counter(self._open_mapping(dict))   # of a dict it takes the counts, of pairs it would count the pairs
 
     def _complex(self) -> complex:
         real, imaginary = self._read(), self._read()
@@ -475,6 +490,7 @@ class Decoder:
 
 _COMPOSITE: Dict[str, Callable[[Decoder], Any]] = {
     "E": Decoder._ordered,
+    "C": Decoder._counter,
     "c": Decoder._complex,
     "N": Decoder._numpy,
     "Z": Decoder._size,

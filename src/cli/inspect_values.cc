@@ -66,7 +66,8 @@ Json JsonOf(const Value& value) {
     case Kind::kList: return ItemsJson(value);
     case Kind::kTuple: return Json{{"$tuple", ItemsJson(value)}};
     case Kind::kDict:
-    case Kind::kOrderedDict: return PairsJson(value);
+    case Kind::kOrderedDict:
+    case Kind::kCounter: return PairsJson(value);
     case Kind::kSet: return Json{{"$set", ItemsJson(value)}};
     case Kind::kFrozenSet: return Json{{"$frozenset", ItemsJson(value)}};
     case Kind::kTorchSize: return Json{{"$size", ItemsJson(value)}};

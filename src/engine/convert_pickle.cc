@@ -234,6 +234,14 @@ class Pickler {
         out_.Mark();
         WriteItems(value, path);   // key, value, key, value
         return out_.SetItems();
+      case Value::Kind::kCounter:
+        out_.Global("collections", "Counter");
+        out_.EmptyDict();
+        out_.Mark();
+        WriteItems(value, path);
+        out_.SetItems();
+        out_.Tuple(1);
+        return out_.Reduce();
       case Value::Kind::kSet: return WriteCall("__builtin__", "set", value, path, true);
       case Value::Kind::kFrozenSet: return WriteCall("__builtin__", "frozenset", value, path, true);
       case Value::Kind::kTorchSize: return WriteCall("torch", "Size", value, path, false);

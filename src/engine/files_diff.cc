@@ -203,9 +203,14 @@ std::string KeyWords(const format::Value& key) {
   return short_of ? words + "~" + WholeDigest(key).substr(0, 16) : words;
 }
 
+bool IsDict(const format::Value& value) {
+  using Kind = format::Value::Kind;
+  return value.kind == Kind::kDict || value.kind == Kind::kOrderedDict || value.kind == Kind::kCounter;
+}
+
 void AddItems(const format::Value& value, const std::string& path, Leaves* leaves) {
   using Kind = format::Value::Kind;
-  const bool dict = value.kind == Kind::kDict || value.kind == Kind::kOrderedDict;
+  const bool dict = IsDict(value);
   const std::string prefix = path.empty() ? "" : path + ".";
   for (size_t i = 0; i < value.items.size(); ++i) {
     if (!dict) {
@@ -222,8 +227,7 @@ void AddItems(const format::Value& value, const std::string& path, Leaves* leave
 
 void AddValue(const format::Value& value, const std::string& path, Leaves* leaves) {
   using Kind = format::Value::Kind;
-  const bool container = value.kind == Kind::kDict || value.kind == Kind::kOrderedDict || value.kind == Kind::kList ||
-                         value.kind == Kind::kTuple;
+  const bool container = IsDict(value) || value.kind == Kind::kList || value.kind == Kind::kTuple;
   if (container && !value.items.empty()) return AddItems(value, path, leaves);
   (*leaves)[path] = {WholeDigest(value), format::DescribeValue(value, 60)};
 }

@@ -63,6 +63,7 @@ class Describer {
       case Kind::kTuple: return AddItems("(", value, value.items.size() == 1 ? ",)" : ")");
       case Kind::kDict: return AddPairs("{", value, "}");
       case Kind::kOrderedDict: return AddPairs("OrderedDict({", value, "})");
+      case Kind::kCounter: return AddPairs("Counter({", value, "})");
       case Kind::kSet: return AddItems("set(", value, ")");
       case Kind::kFrozenSet: return AddItems("frozenset(", value, ")");
       case Kind::kTorchSize: return AddItems("torch.Size([", value, "])");

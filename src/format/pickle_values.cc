@@ -259,6 +259,9 @@ bool PickleValues::ClassifyCall(PickleNode node, int depth) {
   if (IsBuiltin(node, "set") || IsBuiltin(node, "frozenset")) {
     return args.empty() || (args.size() == 1 && graph_.kind(args[0]) == PickleKind::kList && Classify(args[0], depth + 1));
   }
+  if (IsCounter(node)) {
+    return args.empty() || (args.size() == 1 && graph_.kind(args[0]) == PickleKind::kDict && Classify(args[0], depth + 1));
+  }
   if (IsBuiltin(node, "complex")) {
     return args.size() == 2 && graph_.kind(args[0]) == PickleKind::kFloat && graph_.kind(args[1]) == PickleKind::kFloat;
   }
@@ -365,6 +368,8 @@ absl::Status PickleValues::EncodeCall(PickleNode node, uint64_t bytes_max, std::
   } else if (IsBuiltin(node, "set") || IsBuiltin(node, "frozenset")) {
     const std::span<const PickleNode> items = args.empty() ? args : graph_.Items(args[0]);
     return EncodeItems(IsBuiltin(node, "set") ? "S(" : "F(", items, ')', bytes_max, out);
+  } else if (IsCounter(node)) {
+    return EncodeItems("C{", args.empty() ? args : graph_.Items(args[0]), '}', bytes_max, out);
   } else if (IsBuiltin(node, "complex")) {
     out->push_back('c');
     AppendFloatValue(graph_.Float(args[0]), out);

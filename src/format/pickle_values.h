@@ -39,6 +39,7 @@ class PickleValues {
   std::optional<NumpyDType> DTypeOf(PickleNode node) const;
 
   bool IsOrderedDict(PickleNode node) const { return graph_.IsCallOf(node, "collections", "OrderedDict"); }
+  bool IsCounter(PickleNode node) const { return graph_.IsCallOf(node, "collections", "Counter"); }
   // Key, value, key, value of an OrderedDict, however it was pickled. False: not so.
   bool OrderedPairs(PickleNode node, std::vector<PickleNode>* pairs) const;
 

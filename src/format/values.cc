@@ -235,6 +235,7 @@ bool ValuesReader::Read(Value* value, int depth) {
     case '(': return ReadOpen("(", Kind::kTuple, value, depth);
     case '{': return ReadOpen("{", Kind::kDict, value, depth);
     case 'E': return ReadOpen("E{", Kind::kOrderedDict, value, depth);
+    case 'C': return ReadOpen("C{", Kind::kCounter, value, depth);
     case 'S': return ReadOpen("S(", Kind::kSet, value, depth);
     case 'F': return ReadOpen("F(", Kind::kFrozenSet, value, depth);
     case 'Z': return ReadOpen("Z(", Kind::kTorchSize, value, depth);

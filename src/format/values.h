@@ -21,7 +21,7 @@ inline constexpr size_t kDecimalDigitsMax = 4096;
 
 struct Value {
   enum class Kind : uint8_t {
-    kNone, kBool, kInteger, kFloat, kComplex, kText, kBytes, kByteArray, kList, kTuple, kDict, kOrderedDict, kSet, kFrozenSet,
+    kNone, kBool, kInteger, kFloat, kComplex, kText, kBytes, kByteArray, kList, kTuple, kDict, kOrderedDict, kCounter, kSet, kFrozenSet,
     kNumpyScalar, kTorchSize, kTorchDType, kTorchDevice, kTyped,
   };
   Kind kind = Kind::kNone;

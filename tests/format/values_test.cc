@@ -53,6 +53,7 @@ TEST(ValuesTest, ReadsEveryKind) {
   EXPECT_EQ(Shown("(i1;)"), "(1,)");
   EXPECT_EQ(Shown("{'a'i1;'b'n}"), "{\"a\": 1, \"b\": None}");
   EXPECT_EQ(Shown("E{'a'i1;}"), "OrderedDict({\"a\": 1})");
+  EXPECT_EQ(Shown("C{i30;i2;}"), "Counter({30: 2})");
   EXPECT_EQ(Shown("S(i1;i2;)"), "set(1, 2)");
   EXPECT_EQ(Shown("F()"), "frozenset()");
   EXPECT_EQ(Shown("Z(i2;i3;)"), "torch.Size([2, 3])");
@@ -125,7 +126,7 @@ TEST(ValuesTest, LongNumbersStandInHexadecimal) {
 }
 
 TEST(ValuesTest, WhatPythonCannotMakeIsRefused) {
-  for (const char* text : {"{[]n}", "{{}n}", "{S()n}", "{Y;n}", "{([])n}", "S([])", "F(([]))", "E{[]n}"}) {
+  for (const char* text : {"{[]n}", "{{}n}", "{S()n}", "{Y;n}", "{([])n}", "S([])", "F(([]))", "E{[]n}", "C{[]n}"}) {
     EXPECT_THAT(Refused(text), HasSubstr("cannot be a key")) << text;
   }
   for (const char* text : {"{F()n}", "S((i1;'a'))", "{@'a.B'{}n}", "F(F())", "Z()", "{Z(i1;)n}"}) {
@@ -149,7 +150,7 @@ TEST(ValuesTest, SkippingChecksTheSameAndKeepsNothing) {
 }
 
 TEST(ValuesTest, DepthIsBoundedForEveryWayToNest) {
-  for (const char* open : {"[", "(", "{", "E{", "S(", "@'a'"}) {
+  for (const char* open : {"[", "(", "{", "E{", "C{", "S(", "@'a'"}) {
     std::string text;
     for (int i = 0; i < 100'000; ++i) text += open;
     EXPECT_THAT(Refused(text), HasSubstr("nested")) << open;

@@ -9,7 +9,7 @@ namespace neve::fuzz {
 
 std::vector<std::string> FuzzSeeds() {
   return {"ntfi-12;d0x1.8p+1;x7ff8000000000001;'plain's4pyT;yAAEC;",
-          "[i1;(i2;n){'k'd0x1p-3;}E{'a'[t f]}S(i1;)F()]",
+          "[i1;(i2;n){'k'd0x1p-3;}E{'a'[t f]}C{i3;i1;}S(i1;)F()]",
           "N'<f8'yAAAAAAAA8D8;Z(i2;i3;)T'float32'D'cuda:0'@'m.Colour''RED'cd0x1p+0;d-0x1p+0;",
           std::string("v[i1;i2;]"), std::string("y\0\1\2", 4), "s text", std::string("p\x80\x02K\x01.", 6)};
 }

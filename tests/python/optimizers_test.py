@@ -85,3 +85,27 @@ def test_DCP_11_a_state_without_a_parameter_is_named(around):
     state["state"][17] = {"exp_avg": torch.zeros(1)}
     with pytest.raises(neve.Invalid, match="saved but without a place in the target: optimizer.state.17"):
         around({"optimizer": state}, into={"optimizer": optimizer_of(layers(), WEIGHTS, BIASES)})
+
+
+def schedulers(optimizer):
+    kinds = torch.optim.lr_scheduler
+    return {
+        "multi_step": kinds.MultiStepLR(optimizer, [2, 4, 4]), "lambda": kinds.LambdaLR(optimizer, lambda epoch: 0.9),
+        "one_cycle": kinds.OneCycleLR(optimizer, 0.1, total_steps=10), "plateau": kinds.ReduceLROnPlateau(optimizer),
+        "cyclic": kinds.CyclicLR(optimizer, 0.01, 0.1, cycle_momentum=False), "warm": kinds.CosineAnnealingWarmRestarts(optimizer, 3),
+        "chained": kinds.ChainedScheduler([kinds.ConstantLR(optimizer), kinds.MultiStepLR(optimizer, [1])]),
+        "sequence": kinds.SequentialLR(optimizer, [kinds.ConstantLR(optimizer), kinds.ExponentialLR(optimizer, 0.9)], [2]),
+    }
+
+
+def test_torchs_schedulers_come_back_without_trust(around):
+    """The milestones of a MultiStepLR are a collections.Counter."""
+    saved = schedulers(torch.optim.SGD(layers().parameters(), lr=0.1))
+    for scheduler in saved.values():
+        scheduler.last_epoch = 7
+    found = around({name: scheduler.state_dict() for name, scheduler in saved.items()})
+    assert found == {name: scheduler.state_dict() for name, scheduler in saved.items()}
+    assert type(found["multi_step"]["milestones"]) is type(saved["multi_step"].milestones)
+    fresh = schedulers(torch.optim.SGD(layers().parameters(), lr=0.1))
+    around(saved, into=fresh)
+    assert all(scheduler.last_epoch == 7 for scheduler in fresh.values()) and fresh["multi_step"].milestones == saved["multi_step"].milestones

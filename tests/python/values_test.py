@@ -45,6 +45,7 @@ VALUES = [
     None, True, False, 0, -5, 1 << 70, 10**5000, -(10**5000), 1.5, -0.0, math.inf, -math.inf, 5e-324, 1 + 2j,
     complex(math.nan, -0.0), "", "plain text", "it's", 'a "quote"', "back\\slash", "é\n\0", "\ud800", b"", b"\x00\xff",
     bytearray(b"yes"), [], [1, [2, []]], (), (1,), {}, {"a": 1, 2: (3,), None: {}}, collections.OrderedDict(b=1, a=2),
+    collections.Counter({30: 2, 60: 1}), collections.Counter(), {"milestones": collections.Counter("aab")},
     set(), {1, "two"}, frozenset({b"x"}), numpy.float64(1e-3), numpy.float32("nan"), numpy.int8(-3), numpy.bool_(True),
     numpy.str_("añ"), numpy.bytes_(b"ab"), numpy.datetime64("2020-01-02"), numpy.complex64(1j), numpy.longdouble(1) / 3,
     torch.Size([2, 3]), torch.float32, torch.float8_e4m3fn, torch.device("cuda:3"), Colour.RED, Mode.A | Mode.B, Level.HIGH,

@@ -16,7 +16,7 @@ struct Allocated {
 inline thread_local Allocated by_this_thread;
 inline std::atomic<uint64_t> allocations_of_all_threads{0};
 
-// Not inlined: compilers take the pair malloc and operator delete for a mistake otherwise.
+// Neither is inlined: compilers take malloc with operator delete, or operator new with free, for a mistake otherwise.
 __attribute__((noinline)) inline void* CountedAllocation(size_t bytes, size_t boundary) {
   ++by_this_thread.count;
   by_this_thread.bytes += bytes;
@@ -26,6 +26,8 @@ __attribute__((noinline)) inline void* CountedAllocation(size_t bytes, size_t bo
   if (memory == nullptr) std::abort();
   return memory;
 }
+
+__attribute__((noinline)) inline void Release(void* memory) noexcept { std::free(memory); }
 
 }  // namespace neve::testing
 
@@ -37,13 +39,13 @@ void* operator new(size_t bytes, std::align_val_t boundary) {
 void* operator new[](size_t bytes, std::align_val_t boundary) {
   return neve::testing::CountedAllocation(bytes, static_cast<size_t>(boundary));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { neve::testing::Release(memory); }
+void operator delete[](void* memory) noexcept { neve::testing::Release(memory); }
+void operator delete(void* memory, size_t) noexcept { neve::testing::Release(memory); }
+void operator delete[](void* memory, size_t) noexcept { neve::testing::Release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { neve::testing::Release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { neve::testing::Release(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { neve::testing::Release(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { neve::testing::Release(memory); }
 
 #endif  // NEVE_TESTS_SUPPORT_COUNTING_NEW_H_
