@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "format/data_order.h"
+#include "format/global_by_rank.h"
 #include "format/global_pieces.h"
 #include "format/global_tree.h"
 #include "format/json_text.h"
@@ -24,8 +25,8 @@ uint64_t StoredKey(uint32_t image, uint32_t stored) { return uint64_t{image} << 
 
 class Impl final : public GlobalMerge {
  public:
-  Impl(std::vector<RankImage> images, std::vector<std::string> take_rank0)
-      : images_(std::move(images)), disagreements_(std::move(take_rank0)) {}
+  Impl(std::vector<RankImage> images, std::vector<std::string> take_rank0, Differing differing)
+      : images_(std::move(images)), disagreements_(std::move(take_rank0), differing) {}
 
   absl::Status Begin() {
     if (images_.empty()) return Internal("a merge needs images");
@@ -46,15 +47,21 @@ class Impl final : public GlobalMerge {
 
   absl::StatusOr<GlobalImage> Finish(const std::vector<bool>& equal) override {
     for (size_t i = 0; i < comparisons_.size(); ++i) {
-      if (!equal[i]) disagreements_.Add(paths_[i], absl::StrFormat("has different bytes on %s", RanksOf(comparisons_[i])));
+      if (equal[i]) continue;
+      const std::string what = absl::StrFormat("has different bytes on %s", RanksOf(comparisons_[i]));
+      for (const std::string& path : paths_[i]) disagreements_.Add(path, what);
     }
     NEVE_RETURN_IF_ERROR(disagreements_.status());
+    const std::set<std::string> by_rank = disagreements_.TakePaths();
+    NEVE_RETURN_IF_ERROR(NameByRank(images_, by_rank, &tree_));
     NEVE_RETURN_IF_ERROR(Place(&tree_.root, nullptr));
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i].alias) NEVE_RETURN_IF_ERROR(PlaceBase(i));
     }
     AppendHidden();
-    return Assemble();
+    NEVE_ASSIGN_OR_RETURN(GlobalImage global, Assemble());
+    global.by_rank.assign(by_rank.begin(), by_rank.end());
+    return global;
   }
 
  private:
@@ -114,8 +121,9 @@ class Impl final : public GlobalMerge {
     const auto [found, fresh] = comparison_of_.try_emplace(StoredKey(image, entry), comparisons_.size());
     if (fresh) {
       comparisons_.push_back({StoredOf(image, entry).name, blob, {}});
-      paths_.push_back(leaf.path);
+      paths_.emplace_back();
     }
+    paths_[found->second].push_back(leaf.path);
     // Tensors that share memory compare it once.
     std::vector<Comparison::Bytes>& copies = comparisons_[found->second].copies;
     for (const auto& [other, index] : stored) {
@@ -336,7 +344,7 @@ class Impl final : public GlobalMerge {
   GlobalTree tree_;
   std::unordered_map<const GlobalLeaf*, GlobalEntry> joined_;
   std::vector<Comparison> comparisons_;
-  std::vector<std::string> paths_;                                           // of each comparison
+  std::vector<std::vector<std::string>> paths_;                              // of what shares the bytes of each comparison
   std::unordered_map<uint64_t, size_t> comparison_of_;                       // by the first one's entry
   std::vector<std::unordered_map<std::string_view, uint32_t>> blob_entries_;   // of each image: name to entry
 
@@ -354,10 +362,20 @@ class Impl final : public GlobalMerge {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GlobalMerge>> GlobalMerge::Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0) {
-  auto merge = std::make_unique<Impl>(std::move(images), std::move(take_rank0));
+absl::StatusOr<std::unique_ptr<GlobalMerge>> GlobalMerge::Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0,
+                                                                Differing differing) {
+  auto merge = std::make_unique<Impl>(std::move(images), std::move(take_rank0), differing);
   NEVE_RETURN_IF_ERROR(merge->Begin());
   return std::unique_ptr<GlobalMerge>(std::move(merge));
+}
+
+std::string RanksText(std::span<const uint32_t> ranks) {
+  constexpr size_t kNamed = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
+    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  return ranks.size() > kNamed ? text + ", .." : text;
 }
 
 uint64_t ExpandedDimensions(const LogicalTensor& tensor) {

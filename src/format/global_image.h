@@ -10,7 +10,8 @@
 //   - Boxes of one logical tensor have one type and global shape, cover it without a gap and share no element; identical boxes of
 //     several ranks are copies of one box. Boxes without elements count for nothing.
 //   - Plain tensors, blobs and values that several ranks hold in one place are equal on all of them, or are the lowest rank's where
-//     a pattern of take_rank0 matches. What one rank holds is taken. Dictionaries and lists merge by key and index, in the order of
+//     a pattern of take_rank0 matches; where they differ the merge is refused, or `place` becomes a dictionary `place.@0`, `place.@1` of
+//     what each rank has there (Differing). What one rank holds is taken. Dictionaries and lists merge by key and index, in the order of
 //     the ranks; where one rank holds a reference and another a tensor, the tensor stands.
 // Errors: Damaged names tensor, ranks and boxes; Unsupported names what differs and the ranks.
 #ifndef NEVE_FORMAT_GLOBAL_IMAGE_H_
@@ -62,6 +63,7 @@ struct GlobalImage {
   ImageHeader header;                  // of it
   std::vector<LogicalTensor> tensors;
   std::vector<GlobalEntry> entries;    // of header.tensors
+  std::vector<std::string> by_rank;    // places that the ranks keep differently, shown by rank
 };
 
 // Bytes that must be equal for the ranks to agree.
@@ -75,15 +77,25 @@ struct Comparison {
   std::vector<Bytes> copies;           // two or more
 };
 
+// What becomes of plain tensors, blobs and values that differ between ranks.
+enum class Differing : uint8_t {
+  kRefused,   // Unsupported: to restore another number of ranks one of them must be taken
+  kByRank,    // shown by rank: for those who look
+};
+
 class GlobalMerge {
  public:
   // take_rank0: glob patterns over dotted names; one also matches what lies below. images: by ascending rank.
-  static absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0);
+  static absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0,
+                                                            Differing differing = Differing::kRefused);
   virtual ~GlobalMerge() = default;
   virtual std::span<const Comparison> comparisons() const = 0;
   // equal: one for each comparison. Once.
   virtual absl::StatusOr<GlobalImage> Finish(const std::vector<bool>& equal) = 0;
 };
+
+// "rank 3", "ranks 0, 1 and 2".
+std::string RanksText(std::span<const uint32_t> ranks);
 
 // What of a tensor is there once: bit i for a dimension of stride 0.
 uint64_t ExpandedDimensions(const LogicalTensor& tensor);

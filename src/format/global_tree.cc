@@ -3,14 +3,15 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/codec/digest.h"
 #include "format/checked_json.h"
+#include "format/global_leaves.h"
 #include "format/json_text.h"
 #include "format/layout.h"
-#include "format/tree_walk.h"
 
 namespace neve::format {
 namespace {
@@ -52,12 +53,10 @@ class Merger {
 
   absl::StatusOr<GlobalTree> Run() {
     for (const TreeClass& members : Classes()) {
-      members_ = &members;
       const RankImage& image = images_[members.images.front()];
       NEVE_ASSIGN_OR_RETURN(StateTree tree, ReadStateTree(*image.header, image.tensors));
       image_ = &image;
-      by_name_.clear();
-      NEVE_RETURN_IF_ERROR(MakeLeaves(&tree.root));
+      NEVE_RETURN_IF_ERROR(maker_.Run(image, members.images, &tree.root));
       if (tree.flat) NameByLeaves(&tree.root);
       if (&members == &classes_.front()) {
         merged_.root = std::move(tree.root);
@@ -93,60 +92,6 @@ class Merger {
   std::string FirstRank() const { return absl::StrFormat("rank %d", images_[classes_.front().images.front()].rank); }
   std::string ThisRank() const { return absl::StrFormat("rank %d", image_->rank); }
 
-  // ---- leaves of one rank's tree ----
-
-  // The leaf takes these holders too: index i of each image of the class.
-  void AddHolders(size_t leaf, uint64_t index) {
-    for (const uint32_t image : members_->images) merged_.leaves[leaf].holders.push_back({image, static_cast<uint32_t>(index)});
-  }
-
-  size_t NewLeaf(GlobalLeaf::Kind kind, std::string name, const TreeNode& node) {
-    merged_.leaves.push_back({kind, std::move(name), node.path, {}});
-    return merged_.leaves.size() - 1;
-  }
-
-  // The leaf of a logical tensor, whichever rank brings it first.
-  size_t LogicalLeaf(const std::string& name, const TreeNode& node) {
-    const auto [found, fresh] = logical_.try_emplace(name, merged_.leaves.size());
-    if (fresh) NewLeaf(GlobalLeaf::Kind::kLogical, name, node);
-    return found->second;
-  }
-
-  absl::Status MakeLeaves(TreeNode* node) {
-    if (node->attributes != nullptr) NEVE_RETURN_IF_ERROR(MakeLeaves(node->attributes.get()));
-    switch (node->kind) {
-      case TreeNode::Kind::kTensor: {
-        const LogicalTensor& tensor = image_->tensors[node->index];
-        const uint64_t index = node->index;
-        node->index = tensor.piece != nullptr ? LogicalLeaf(tensor.logical_name(), *node)
-                                              : NewLeaf(GlobalLeaf::Kind::kPlain, tensor.name, *node);
-        AddHolders(node->index, index);
-        return absl::OkStatus();
-      }
-      case TreeNode::Kind::kBlob: {
-        const uint64_t number = node->index;
-        node->index = NewLeaf(GlobalLeaf::Kind::kBlob, absl::StrFormat("%s%d", kBlobPrefix, number), *node);
-        AddHolders(node->index, number);
-        return absl::OkStatus();
-      }
-      case TreeNode::Kind::kSame: {
-        if (by_name_.empty()) {
-          for (const LogicalTensor& tensor : image_->tensors) by_name_.emplace(tensor.name, &tensor);
-        }
-        const auto target = by_name_.find(node->text);
-        if (target == by_name_.end()) return Damaged(absl::StrFormat("%s: a reference to no tensor", Quoted(node->path)));
-        node->text = target->second->logical_name();
-        return absl::OkStatus();
-      }
-      case TreeNode::Kind::kComposite:
-        if (node->type == kPiecesKind && !node->children.empty()) return MakeLeafOfBoxes(node);
-        break;
-      default: break;
-    }
-    for (TreeNode& child : node->children) NEVE_RETURN_IF_ERROR(MakeLeaves(&child));
-    return absl::OkStatus();
-  }
-
   // A flat set's boxes go by their logical names, each once.
   void NameByLeaves(TreeNode* root) {
     std::vector<TreeNode> children;
@@ -158,22 +103,6 @@ class Merger {
       children.push_back(std::move(child));
     }
     root->children = std::move(children);
-  }
-
-  // Several boxes of one logical tensor become one tensor.
-  absl::Status MakeLeafOfBoxes(TreeNode* node) {
-    size_t leaf = 0;
-    for (const TreeNode& child : node->children) {
-      const LogicalTensor* tensor = child.kind == TreeNode::Kind::kTensor ? &image_->tensors[child.index] : nullptr;
-      if (tensor == nullptr || tensor->piece == nullptr) return Damaged(absl::StrFormat("%s: a part is no piece", Quoted(node->path)));
-      leaf = LogicalLeaf(tensor->logical_name(), *node);
-      AddHolders(leaf, child.index);
-    }
-    node->kind = TreeNode::Kind::kTensor;
-    node->type.clear();
-    node->index = leaf;
-    node->children.clear();
-    return absl::OkStatus();
   }
 
   // ---- two nodes of one place ----
@@ -284,11 +213,9 @@ class Merger {
   const std::span<const RankImage> images_;
   Disagreements* const disagreements_;
   std::vector<TreeClass> classes_;
-  const TreeClass* members_ = nullptr;
-  const RankImage* image_ = nullptr;                                   // the first of members_
-  std::unordered_map<std::string_view, const LogicalTensor*> by_name_;   // of image_; made for the first reference
-  std::unordered_map<std::string, size_t> logical_;                    // leaves of logical tensors
+  const RankImage* image_ = nullptr;   // the first of the class that is being merged
   GlobalTree merged_;
+  LeafMaker maker_{&merged_};
 };
 
 }  // namespace
@@ -301,6 +228,10 @@ bool Disagreements::RankZeroWins(const std::string& path) const {
 }
 
 void Disagreements::Add(const std::string& path, const std::string& what) {
+  if (differing_ == Differing::kByRank) {
+    paths_.insert(path);
+    return;
+  }
   if (++count_ <= kTextsMax) texts_.push_back(absl::StrFormat("%s %s", Quoted(path), what));
 }
 
@@ -312,15 +243,6 @@ absl::Status Disagreements::status() const {
   return Unsupported(absl::StrFormat("the ranks' states differ where one must be taken for another number of ranks: restore with "
                                      "take_rank0 patterns for what rank 0 may speak for, or save what differs as pieces:%s",
                                      text));
-}
-
-std::string RanksText(std::span<const uint32_t> ranks) {
-  constexpr size_t kNamed = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
-    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
-  }
-  return ranks.size() > kNamed ? text + ", .." : text;
 }
 
 absl::StatusOr<GlobalTree> MergeTrees(std::span<const RankImage> images, Disagreements* disagreements) {

@@ -6,10 +6,12 @@
 #define NEVE_FORMAT_GLOBAL_TREE_H_
 
 #include <cstdint>
+#include <deque>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error/status.h"
@@ -31,15 +33,19 @@ struct GlobalLeaf {
   std::vector<GlobalHolder> holders;     // by image; several of one image for its boxes
 };
 
-// What the ranks do not agree on, gathered to be told at once.
+// What the ranks do not agree on, gathered to be told at once, or to be shown by rank.
 class Disagreements {
  public:
-  explicit Disagreements(std::vector<std::string> take_rank0) : patterns_(std::move(take_rank0)) {}
+  Disagreements(std::vector<std::string> take_rank0, Differing differing)
+      : differing_(differing), patterns_(std::move(take_rank0)) {}
   bool RankZeroWins(const std::string& path) const;
   void Add(const std::string& path, const std::string& what);
-  absl::Status status() const;           // Unsupported when any was added
+  absl::Status status() const;           // Unsupported when any was added that may not differ
+  std::set<std::string> TakePaths() { return std::move(paths_); }   // of those added that may
 
  private:
+  const Differing differing_;
+  std::set<std::string> paths_;
   std::vector<std::string> patterns_;
   std::vector<std::string> texts_;
   uint64_t count_ = 0;
@@ -48,12 +54,9 @@ class Disagreements {
 struct GlobalTree {
   TreeNode root;                         // index of a tensor or blob: into leaves
   bool flat = false;
-  std::vector<GlobalLeaf> leaves;
+  std::deque<GlobalLeaf> leaves;         // which stay where they are when more are added
 };
 absl::StatusOr<GlobalTree> MergeTrees(std::span<const RankImage> images, Disagreements* disagreements);
-
-// "rank 3", "ranks 0, 1 and 2".
-std::string RanksText(std::span<const uint32_t> ranks);
 
 }  // namespace neve::format
 

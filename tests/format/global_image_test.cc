@@ -31,6 +31,13 @@ class Ranks {
     for (uint32_t i = 0; i < headers_.size(); ++i) images.push_back({i, &headers_[i], tensors_[i]});
     return GlobalMerge::Begin(std::move(images), std::move(take_rank0));
   }
+  // What differs, shown by rank.
+  absl::StatusOr<GlobalImage> ByRank(bool equal = true) const {
+    std::vector<RankImage> images;
+    for (uint32_t i = 0; i < headers_.size(); ++i) images.push_back({i, &headers_[i], tensors_[i]});
+    NEVE_ASSIGN_OR_RETURN(const auto merge, GlobalMerge::Begin(std::move(images), {}, Differing::kByRank));
+    return merge->Finish(std::vector<bool>(merge->comparisons().size(), equal));
+  }
   absl::StatusOr<GlobalImage> Merge(bool equal = true, std::vector<std::string> take_rank0 = {}) const {
     NEVE_ASSIGN_OR_RETURN(const auto merge, Begin(std::move(take_rank0)));
     return merge->Finish(std::vector<bool>(merge->comparisons().size(), equal));
@@ -211,6 +218,63 @@ TEST(GlobalImageTest, OneRankAloneIsWhatItHolds) {
   const GlobalImage global = Ranks().Add(Box({4}, {4}, {0}).Add("x", DType::kU8, {3}, {}, 0x9000)).Merged();
   EXPECT_EQ(global.tensors.size(), 2u);
   EXPECT_THAT((*Ranks().Add(Box({4}, {4}, {0})).Begin())->comparisons(), IsEmpty());
+}
+
+std::vector<std::string> NamesOf(const GlobalImage& global) {
+  std::vector<std::string> names;
+  for (const LogicalTensor& tensor : global.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+TEST(GlobalImageTest, WhatDiffersIsShownByRankWhenAskedFor) {
+  const State state = Tree(R"({"d":[["step","v"],["rng",{"d":[["cpu","v"]]}]]})");
+  const auto values = Ranks().Add(state, "i7;i1;").Add(state, "i7;i2;").Add(state, "i7;i1;").ByRank();
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_EQ(values->header.FindMetadata("neve.values")->substr(0, 13), "i7;i1;i2;i1; ");
+  EXPECT_THAT(*values->header.FindMetadata("neve.tree"),
+              HasSubstr(R"(["rng",{"d":[["cpu",{"d":[["@0","v"],["@1","v"],["@2","v"]]}]]}])"));
+  EXPECT_THAT(values->by_rank, ElementsAre("rng.cpu"));
+
+  const auto plain = [](tensor::Dims shape) { return State().Add("a", DType::kF32, std::move(shape), {}, 0x1000); };
+  EXPECT_THAT(NamesOf(*Ranks().Add(plain({3})).Add(plain({3})).ByRank()), ElementsAre("a"));
+  const auto bytes = Ranks().Add(plain({3})).Add(plain({3})).ByRank(false);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_THAT(NamesOf(*bytes), ElementsAre("a.@0", "a.@1"));
+  EXPECT_EQ(bytes->entries[1].copies[0].image, 1u);
+  EXPECT_EQ(bytes->entries[1].copies.size(), 1u);
+  const auto shapes = Ranks().Add(plain({3})).Add(plain({4})).ByRank();
+  ASSERT_TRUE(shapes.ok()) << shapes.status();
+  EXPECT_EQ(shapes->tensors[1].shape, (tensor::Dims{4}));
+}
+
+TEST(GlobalImageTest, WhatSharesMemoryOrIsTheSameIsShownByRankTogether) {
+  const auto state = [] {
+    State made = Tree(R"({"d":[["l",{"l":[1,"v"]}],["view",{"T":1}],["tied",{"r":"l.0"}],["kept",{"T":1}]]})");
+    made.Add("l.0", DType::kF32, {4}, {}, 0x1000).Add("view", DType::kF32, {2}, {}, 0x1004);
+    return made.Add("kept", DType::kF32, {2}, {}, 0x3000).AsPiece({2}, {0});
+  };
+  const auto global = Ranks().Add(state(), "i1;").Add(state(), "i1;").ByRank(false);
+  ASSERT_TRUE(global.ok()) << global.status();
+  EXPECT_THAT(NamesOf(*global), ElementsAre("l.0.@0", "l.0.@1", "view.@0", "view.@1", "kept"));
+  EXPECT_EQ(global->tensors[3].stored, "l.0.@1");
+  EXPECT_THAT(global->by_rank, ElementsAre("l.0", "view"));
+  EXPECT_THAT(*global->header.FindMetadata("neve.tree"), HasSubstr(R"(["tied",{"d":[["@0",{"r":"l.0.@0"}],["@1",{"r":"l.0.@1"}]]}])"));
+}
+
+TEST(GlobalImageTest, KindsAndPartsOfObjectsThatDifferAreShownByRankAsAWhole) {
+  State dict = Tree(R"({"d":[["a",{"d":[["x",1],["w",1]]}]]})"), list = Tree(R"({"d":[["a",{"l":[1]}]]})");
+  dict.Add("a.x", DType::kF32, {2}, {}, 0x1000).Add("a.w", DType::kF32, {2}, {}, 0x2000).AsPiece({4}, {0}, "w");
+  list.Add("a.0", DType::kF32, {2}, {}, 0x1000).AsPiece({4}, {2}, "w");
+  const auto kinds = Ranks().Add(dict).Add(list).ByRank();
+  ASSERT_TRUE(kinds.ok()) << kinds.status();
+  EXPECT_THAT(NamesOf(*kinds), ElementsAre("a.@0.x", "w"));
+
+  State sparse = Tree(R"({"d":[["s",{"o":"coo","sh":[4],"c":[{"T":1},{"T":1}]}]]})");
+  sparse.Add("s.indices", DType::kI64, {1, 2}, {}, 0x1000).Add("s.values", DType::kF32, {2}, {}, 0x2000);
+  const auto parts = Ranks().Add(sparse).Add(sparse).ByRank(false);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_THAT(parts->by_rank, ElementsAre("s"));
+  EXPECT_THAT(*parts->header.FindMetadata("neve.tree"), HasSubstr(R"(["@1",{"o":"coo")"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error/check.h"
+#include "format/global_check.h"
 #include "format/global_image.h"
 #include "format/image_header.h"
 #include "format/tree_walk.h"
@@ -33,6 +34,8 @@ absl::StatusOr<format::ImageHeader> Parse(const std::string& head) {
 }
 
 }  // namespace
+
+enum class Way : uint8_t { kRefused, kRankZero, kByRank };   // what becomes of what differs
 
 std::vector<std::string> FuzzSeeds() {
   const auto rank = [](std::string_view tensors, std::string_view tree, std::string_view values) {
@@ -74,10 +77,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     headers.push_back(*std::move(header));
     tensors.push_back(*std::move(logical));
   }
+  const std::vector<format::RankImage> ranks = {{0, &headers[0], tensors[0]}, {1, &headers[1], tensors[1]}};
+  for (const format::Comparison& replica : format::CheckPieces(ranks).replicas) {
+    for (const auto& copy : replica.copies) {
+      NEVE_CHECK(copy.offset <= headers[copy.image].file_bytes && copy.bytes <= headers[copy.image].file_bytes - copy.offset);
+    }
+  }
   for (const bool equal : {true, false}) {
-    for (const bool rank0 : {false, true}) {
-      auto merge = format::GlobalMerge::Begin({{0, &headers[0], tensors[0]}, {1, &headers[1], tensors[1]}},
-                                              rank0 ? std::vector<std::string>{"*"} : std::vector<std::string>());
+    for (const fuzz::Way way : {fuzz::Way::kRefused, fuzz::Way::kRankZero, fuzz::Way::kByRank}) {
+      std::vector<std::string> take_rank0;
+      if (way == fuzz::Way::kRankZero) take_rank0.push_back("*");
+      auto merge = format::GlobalMerge::Begin(
+          ranks, take_rank0, way == fuzz::Way::kByRank ? format::Differing::kByRank : format::Differing::kRefused);
       if (!merge.ok()) continue;
       for (const format::Comparison& comparison : (*merge)->comparisons()) {
         NEVE_CHECK(comparison.copies.size() > 1);
