@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
 #include "cli/text.h"
@@ -60,17 +60,59 @@ std::string HumanNumber(long double value, bool whole) {
   return absl::StrFormat("%.4g", static_cast<double>(value));
 }
 
-std::vector<std::string> Row(const TensorStats& stats, size_t name_width) {
+std::vector<std::string> Numbers(const TensorStats& stats) {
   const bool whole = IsWhole(stats.dtype), any = stats.finite > 0;
   const auto number = [&](long double value, bool is_whole) { return any ? HumanNumber(value, is_whole) : std::string("-"); };
-  std::vector<std::string> remarks = {};
-  if (stats.zeros > 0) remarks.push_back(absl::StrFormat("%d zero", stats.zeros));
-  if (stats.nan > 0) remarks.push_back(absl::StrFormat("%d NaN", stats.nan));
-  if (stats.inf > 0) remarks.push_back(absl::StrFormat("%d Inf", stats.inf));
-  std::string remark;
-  for (const std::string& part : remarks) remark += (remark.empty() ? "" : ", ") + part;
-  return {Shortened(Escaped(stats.name), name_width), std::string(Name(stats.dtype)), number(stats.min, whole),
-          number(stats.max, whole), number(stats.mean, false), number(stats.std, false), remark};
+  return {std::string(Name(stats.dtype)), number(stats.min, whole), number(stats.max, whole), number(stats.mean, false),
+          number(stats.std, false)};
+}
+
+std::string Remarks(const TensorStats& stats) {
+  std::string text;
+  const auto add = [&](uint64_t count, const char* what) {
+    if (count > 0) text += absl::StrFormat("%s%d %s", text.empty() ? "" : ", ", count, what);
+  };
+  add(stats.zeros, "zero");
+  add(stats.nan, "NaN");
+  add(stats.inf, "Inf");
+  return text;
+}
+
+// A line a tensor where all of them fit the columns; else the name on a line of its own, above its numbers, and remarks that would not
+// fit there on another. Only a name may be longer than a line, where it is not a terminal that shows it.
+std::string StatsTable(const std::vector<TensorStats>& tensors, const Console& console) {
+  if (tensors.empty()) return "";
+  std::vector<std::vector<std::string>> numbers = {{"DTYPE", "MIN", "MAX", "MEAN", "STD"}};
+  std::vector<std::string> names = {"NAME"}, remarks = {""};
+  for (const TensorStats& stats : tensors) {
+    numbers.push_back(Numbers(stats));
+    names.push_back(Escaped(stats.name));
+    remarks.push_back(Remarks(stats));
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(names[i]);
+    row.insert(row.end(), numbers[i].begin(), numbers[i].end());
+    row.push_back(remarks[i]);
+  }
+  const size_t columns = console.columns();
+  const std::string table = Table(rows, {2, 3, 4, 5});
+  if (WidestLine(table) <= columns) return table;
+  constexpr std::string_view kIndent = "    ";
+  std::string text;
+  const std::string lines = Table(numbers, {1, 2, 3, 4});
+  for (size_t i = 0, at = 0; i < names.size(); ++i) {
+    const size_t end = lines.find('\n', at);
+    std::string line = std::string(kIndent) + lines.substr(at, end - at);
+    at = end + 1;
+    if (!remarks[i].empty()) {
+      const bool fits = Width(line) + 2 + Width(remarks[i]) <= columns;
+      line += (fits ? "  " : "\n" + std::string(kIndent)) + remarks[i];
+    }
+    text += (console.out_is_terminal() ? Shortened(names[i], columns) : names[i]) + "\n" + line + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -89,20 +131,14 @@ int RunStats(Console& console, const std::vector<std::string>& places, const Sou
     }
     for (const std::string& note : report->notes) console.Note(note);
     if (places.size() > 1) console.Out(console.Styled(Escaped(place), Style::kBold) + "\n");
-    // What the other columns leave of the line; a pipe gets whole names.
-    const size_t width = console.out_is_terminal() ? std::max<size_t>(20, console.columns() - std::min<size_t>(console.columns(), 56))
-                                                   : std::numeric_limits<size_t>::max();
-    std::vector<std::vector<std::string>> rows;
-    if (!report->tensors.empty()) rows.push_back({"NAME", "DTYPE", "MIN", "MAX", "MEAN", "STD", ""});
     uint64_t bytes = 0, nan = 0, inf = 0;
     for (const TensorStats& stats : report->tensors) {
       if (console.json) tensors.push_back(TensorJson(stats));
-      rows.push_back(Row(stats, width));
       bytes += stats.bytes;
       nan += stats.nan;
       inf += stats.inf;
     }
-    console.Out(Table(rows, {2, 3, 4, 5}));
+    console.Out(StatsTable(report->tensors, console));
     std::string total = absl::StrFormat("%s, %s", Counted(report->tensors.size(), "tensor"), HumanBytes(bytes));
     if (nan + inf > 0) total += ", " + console.Styled(absl::StrFormat("%d NaN, %d Inf", nan, inf), Style::kWarn);
     console.Out(total + "\n");

@@ -113,6 +113,16 @@ size_t Width(std::string_view text) {
   }));
 }
 
+size_t WidestLine(std::string_view lines) {
+  size_t widest = 0;
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = std::min(lines.find('\n', at), lines.size());
+    widest = std::max(widest, Width(lines.substr(at, end - at)));
+    at = end + 1;
+  }
+  return widest;
+}
+
 std::string Shortened(std::string_view text, size_t width) {
   const size_t columns = Width(text);
   if (columns <= width || width < 5) return std::string(text);

@@ -25,6 +25,7 @@ std::string EscapedMessage(std::string_view text);
 
 // Columns a terminal needs for it (escaped text; wide characters are not told apart).
 size_t Width(std::string_view text);
+size_t WidestLine(std::string_view lines);
 // At most `width` columns, the middle replaced by "..." where it is longer.
 std::string Shortened(std::string_view text, size_t width);
 

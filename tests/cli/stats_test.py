@@ -143,3 +143,20 @@ def test_lines_of_a_pipe_are_aligned_and_quiet_is_quiet(neve, tmp_path):
     assert "1 zero" in answer.out and "1 NaN" in answer.out and all(len(line) <= 80 for line in answer.out.splitlines())
     quiet = neve("stats", "q.safetensors", "--quiet")
     assert quiet.out == "" and quiet.err == ""
+
+
+def test_rows_fit_80_columns_whatever_the_names_and_numbers(neve, tmp_path):
+    long = "transformer.layers.11.attention.output.projection.weight"
+    tensors = {long: torch.randn(64, 64) * 1e-7, "b": torch.full((7,), float("nan")), "i": torch.tensor([0, -(2**62)]),
+               "f8": torch.randn(100000).to(torch.float8_e4m3fnuz)}
+    tensors["mixed"] = torch.cat([torch.zeros(1234567), torch.tensor([float("nan")] * 12345 + [float("inf")] * 12345 + [-1.2345e-30])])
+    save_file(tensors, tmp_path / "wide.safetensors")
+    lines = neve("stats", "wide.safetensors").out.splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    for name in tensors:
+        assert name in lines
+    at = lines.index("mixed")
+    assert lines[at + 1].split()[0] == "F32" and "1234567 zero, 12345 NaN, 12345 Inf" in lines[at + 2]
+    numbers = lines[lines.index(long) + 1]
+    ends = {line.index(word) + len(word) for line, word in ((lines[1], "MIN"), (numbers, numbers.split()[1]))}
+    assert len(ends) == 1, "numbers stand below their heads"
