@@ -98,11 +98,13 @@ struct Conversion {
 class Refusals {
  public:
   void Add(const std::string& path, const std::string& why);
+  void AddUnlessTree(const std::string& path, const std::string& why);   // what --tree would write
   // Unsupported, listing the first ones; OK when there are none.
   absl::Status ToStatus(const std::string& target) const;
 
  private:
   std::vector<std::string> lines_;
+  size_t unless_tree_ = 0;   // of them
 };
 
 // Types and keys that readers which do not know neve.tree misread: refused unless --tree. `keys_only`: the types are checked by

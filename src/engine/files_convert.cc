@@ -21,14 +21,21 @@ void Refusals::Add(const std::string& path, const std::string& why) {
   lines_.push_back(format::Quoted(path.empty() ? "the root" : path) + ": " + why);
 }
 
+void Refusals::AddUnlessTree(const std::string& path, const std::string& why) {
+  Add(path, why);
+  ++unless_tree_;
+}
+
 absl::Status Refusals::ToStatus(const std::string& target) const {
   if (lines_.empty()) return absl::OkStatus();
   constexpr size_t kShown = 10;
   std::string text = absl::StrFormat("%s cannot hold:", target);
   for (size_t i = 0; i < lines_.size() && i < kShown; ++i) text += "\n  " + lines_[i];
   if (lines_.size() > kShown) text += absl::StrFormat("\n  and %d more", lines_.size() - kShown);
-  return Unsupported(text + "\nleave it out with --drop NAME (a glob such as 'optimizer.*' will do), or choose another format; "
-                            "nothing was written");
+  text += "\n";
+  if (unless_tree_ > 0) text += "add --tree to write what it names, so that neve reads it back as it was; ";
+  return Unsupported(text + "leave it out with --drop NAME (a glob such as 'optimizer.*' will do), or choose another format; nothing was "
+                            "written");
 }
 
 namespace {
@@ -41,13 +48,13 @@ bool IsTextKey(const std::string& key) {
 void RefuseKeys(const TreeNode& node, Refusals* refusals) {
   const bool composite = node.kind == TreeNode::Kind::kComposite;
   if (composite) {
-    refusals->Add(node.path, absl::StrFormat("%s is made of parts, which plain readers see apart (--tree writes it so)",
-                                             node.text.empty() ? node.type + " tensor" : node.text));
+    refusals->AddUnlessTree(node.path, absl::StrFormat("%s is made of parts, which plain readers see apart (--tree writes it so)",
+                                                       node.text.empty() ? node.type + " tensor" : node.text));
   }
-  if (node.kind == TreeNode::Kind::kMeta) refusals->Add(node.path, "a tensor without bytes (--tree keeps its shape)");
+  if (node.kind == TreeNode::Kind::kMeta) refusals->AddUnlessTree(node.path, "a tensor without bytes (--tree keeps its shape)");
   for (const TreeNode& child : node.children) {
     if (node.kind == TreeNode::Kind::kDict && !IsTextKey(child.key)) {
-      refusals->Add(child.path, "its key is no string (--tree writes it escaped)");
+      refusals->AddUnlessTree(child.path, "its key is no string (--tree writes it escaped)");
       continue;   // all below it has the same fault
     }
     RefuseKeys(child, refusals);
@@ -62,8 +69,8 @@ void RefuseMisread(const Conversion& conversion, bool keys_only, Refusals* refus
   if (keys_only) return;
   for (const SourceTensor* tensor : conversion.tensors) {
     if (HasSafetensorsName(tensor->tensor->dtype)) continue;
-    refusals->Add(tensor->name, absl::StrFormat("plain readers have no type %s and would see bytes (--tree writes it so)",
-                                                Name(tensor->tensor->dtype)));
+    refusals->AddUnlessTree(tensor->name, absl::StrFormat("plain readers have no type %s and would see bytes (--tree writes it so)",
+                                                          Name(tensor->tensor->dtype)));
   }
 }
 

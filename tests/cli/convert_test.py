@@ -295,3 +295,13 @@ def test_exit_codes(neve, tmp_path, flat, arguments, code):
     answer = neve("convert", *arguments)
     assert answer.code == code and answer.err, answer.err
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_numbers_as_keys_are_refused_with_the_two_ways_out(neve, tmp_path):
+    torch.save({"model": {"w": torch.ones(2)}, "optimizer": {"state": {0: {"m": torch.zeros(2)}}}}, tmp_path / "ckpt.pt")
+    answer = neve("convert", "ckpt.pt", "out.safetensors")
+    assert answer.code == 3 and '"optimizer.state.~i0"' in answer.err and "add --tree" in answer.err and "--drop" in answer.err
+    assert not (tmp_path / "out.safetensors").exists()
+    assert neve("convert", "ckpt.pt", "out.safetensors", "--tree").code == 0
+    assert neve("diff", "ckpt.pt", "out.safetensors").code == 0
+    assert neve("convert", "ckpt.pt", "model.safetensors", "--drop", "optimizer").code == 0
