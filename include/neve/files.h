@@ -5,6 +5,7 @@
 #define NEVE_FILES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,35 @@ namespace neve {
 struct SourceOptions {
   int64_t step = -1;      // of a job folder: this step's newest save; < 0: the newest complete one
   bool lenient = false;   // reads past what is merely untidy, with a note
+  int64_t rank = -1;      // of a save: this rank's image alone; < 0: all ranks, as one set of global tensors
 };
+
+// A save of many ranks is read as one checkpoint: each logical tensor once, whole; what the ranks keep alike once; what differs
+// between them as `place.@0`, `place.@1`, with a note.
+
+// ---- inspect ----
+
+// The global image of a save of many ranks.
+struct WholeSave {
+  SaveInfo info;                          // as its records say
+  std::string header;                     // 8 bytes of length and the JSON, as of an image in which each logical tensor stands whole
+  uint64_t image_bytes = 0;               // of that image
+  struct Entry {
+    uint64_t pieces = 1;                  // boxes that it is made of
+    std::vector<uint32_t> ranks;          // that hold some
+    int64_t file = -1, offset = -1;       // where it lies, when it lies whole in one of the files
+  };
+  std::vector<Entry> entries;             // of each tensor of the header, in its order
+};
+struct PlaceContent {
+  std::string path;                       // a file, a folder of another kind, or a step folder
+  bool save = false;                      // it is a save
+  std::vector<std::string> files;         // the images of a save, by rank; else `path`
+  std::optional<WholeSave> whole;         // of a save of several ranks, when no single one is asked for
+  std::vector<std::string> notes;
+};
+// What a place stands for. Headers are read of saves of several ranks only. Errors: as those of the others here.
+absl::StatusOr<PlaceContent> LookInto(const std::string& place, const SourceOptions& options);
 
 // ---- stats ----
 

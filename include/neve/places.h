@@ -41,7 +41,7 @@ absl::StatusOr<ListReport> ListSaves(const std::string& place);
 
 struct Problem {
   std::string code;                       // "digest", "truncated", "record", "header", "tree", "blob", "missing", "trailing",
-                                          // "identity", "kind", "io"
+                                          // "identity", "kind", "io", "pieces", "replica"
   std::string place, file, tensor;
   int64_t chunk = -1;
   int64_t offset = -1;                    // in the file
@@ -55,8 +55,11 @@ struct VerifyReport {
   std::vector<std::string> notes;
   absl::Status worst;                     // what could not be read at all (exit 5), OK otherwise
 };
-// Every digest and every structural rule of every image found there. step < 0: all.
-absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress);
+// Every digest and every structural rule of every image found there. step < 0: all. Of a save of several ranks also that their pieces
+// cover each logical tensor without a gap, agree on its type and shape, and are equal where several ranks hold one; rank >= 0: that
+// rank's images alone. A save that is asked for by itself (its folder, or its step) is wrong when a rank of it is missing; among others
+// that is a note. NotFound: no save at all in a job folder, or none of that step or rank.
+absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress, int64_t rank = -1);
 
 struct RecoverOptions {
   std::string to;                         // job folder or root; "": the job folder given as the place

@@ -24,6 +24,7 @@ struct Shown {
   uint64_t offset;      // in the file
   uint32_t file;        // of those of the contents
   bool lies_somewhere;  // as it is; else it is assembled, inflated or turned around when it is read
+  const WholeSave::Entry* whole = nullptr;   // of a save of many ranks
 };
 
 std::vector<Shown> Join(const InspectedFile& file) {
@@ -32,7 +33,12 @@ std::vector<Shown> Join(const InspectedFile& file) {
     const HeaderTensor& stored = file.header().tensors[logical.stored_index];
     const uint64_t offset = stored.offset + (logical.alias ? logical.byte_offset : 0);
     Shown one{&logical, &stored, logical.alias ? 0 : stored.bytes, offset, 0, file.is_safetensors()};
-    if (!file.is_safetensors() && stored.bytes > 0) {
+    if (file.is_whole_save()) {
+      one.whole = &file.entries[logical.stored_index];
+      one.lies_somewhere = one.whole->file >= 0;
+      one.file = static_cast<uint32_t>(std::max<int64_t>(one.whole->file, 0));
+      one.offset = static_cast<uint64_t>(std::max<int64_t>(one.whole->offset, 0)) + (logical.alias ? logical.byte_offset : 0);
+    } else if (!file.is_safetensors() && stored.bytes > 0) {
       if (const std::vector<format::Extent> extents = file.contents->Locate(offset, 1); !extents.empty()) {
         one.offset = extents[0].file_offset;
         one.file = extents[0].file;
@@ -59,12 +65,17 @@ Json TensorJson(const InspectedFile& file, const Shown& shown) {
   json["shape"] = shown.logical->shape;
   json["strides"] = shown.logical->strides;
   json["bytes"] = shown.bytes;
-  json["file"] = file.is_safetensors() ? file.path : file.contents->files()[shown.file];
+  const bool known_file = !file.is_whole_save() || shown.lies_somewhere;
+  json["file"] = known_file ? Json(file.files()[shown.file]) : Json(nullptr);
   json["offset"] = shown.lies_somewhere ? Json(shown.offset) : Json(nullptr);
   json["alias_of"] = shown.logical->alias ? Json(shown.logical->stored) : Json(nullptr);
   json["piece"] = nullptr;
   if (const format::Piece* piece = shown.logical->piece.get(); piece != nullptr) {
     json["piece"] = {{"name", shown.logical->logical_name()}, {"global_shape", piece->global_shape}, {"offset", piece->offset}};
+  }
+  if (shown.whole != nullptr) {
+    json["pieces"] = shown.whole->pieces;
+    json["ranks"] = shown.whole->ranks;
   }
   return json;
 }
@@ -81,19 +92,21 @@ Json MetadataJson(const InspectedFile& file) {
 
 std::string Heading(const InspectedFile& file, const Console& console) {
   std::string text = console.Styled(Escaped(file.path), Style::kBold) + "\n";
-  if (file.record.has_value()) {
-    const format::CommitRecord& record = *file.record;
-    text += absl::StrFormat("  job %s, step %d, save %s, rank %d of %d, %s ago", Escaped(record.job), record.key.step,
-                            record.key.save.ToString(), record.key.rank, record.key.world,
-                            HumanAge(console.WallSeconds() - record.time));
-    for (const auto& [name, value] : record.tags) text += absl::StrFormat(", %s=%s", Escaped(name), HumanTag(value));
+  if (file.save.has_value()) {
+    const SaveInfo& save = *file.save;
+    const std::string who = file.is_whole_save() ? absl::StrFormat("all %d ranks", save.world)
+                                                 : absl::StrFormat("rank %d of %d", file.rank, save.world);
+    text += absl::StrFormat("  job %s, step %d, save %s, %s, %s ago", Escaped(save.job), save.step, save.save.ToString(), who,
+                            HumanAge(console.WallSeconds() - save.time));
+    for (const auto& [name, value] : save.tags) text += absl::StrFormat(", %s=%s", Escaped(name), HumanTag(value));
     text += "\n";
   }
-  text += absl::StrFormat(
-      "  %s, %s; %s", IsOurs(file) ? "image of neve" : KindOf(file), Counted(file.tensors().size(), "tensor"),
-      HumanBytes(file.is_safetensors() ? file.header().file_bytes : file.header().file_bytes - file.header().header_bytes));
-  if (file.is_safetensors()) text += absl::StrFormat(", header of %s", HumanBytes(file.header().header_bytes));
-  if (file.contents->files().size() > 1) text += absl::StrFormat(" in %s", Counted(file.contents->files().size(), "file"));
+  const bool data_only = file.is_whole_save() || !file.is_safetensors();
+  text += absl::StrFormat("  %s, %s; %s", file.is_whole_save() ? "images of neve as one" : IsOurs(file) ? "image of neve" : KindOf(file),
+                          Counted(file.tensors().size(), "tensor"),
+                          HumanBytes(file.header().file_bytes - (data_only ? file.header().header_bytes : 0)));
+  if (!data_only) text += absl::StrFormat(", header of %s", HumanBytes(file.header().header_bytes));
+  if (file.files().size() > 1) text += absl::StrFormat(" in %s", Counted(file.files().size(), "file"));
   text += "\n";
   return text;
 }
@@ -104,20 +117,49 @@ std::string ShapeText(const LogicalTensor& tensor) {
                          HumanShape(tensor.piece->global_shape));
 }
 
+// "0-3, 7": whose images hold it.
+std::string RanksText(std::span<const uint32_t> ranks) {
+  constexpr size_t kRunsMax = 4;
+  std::string text;
+  size_t runs = 0;
+  for (size_t i = 0; i < ranks.size(); ++runs) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (runs == kRunsMax) return text + ", ..";
+    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::vector<std::string> WhereItIs(const Shown& shown) {
+  if (shown.whole != nullptr) {
+    const std::string ranks = RanksText(shown.whole->ranks);
+    return {std::to_string(shown.whole->pieces), shown.logical->alias ? ranks + " = " + Escaped(shown.logical->stored) : ranks};
+  }
+  if (shown.logical->alias) return {"= " + Escaped(shown.logical->stored)};
+  return {shown.lies_somewhere ? std::to_string(shown.offset) : "-"};
+}
+
 std::string TensorTable(const std::vector<Shown>& tensors, const Console& console) {
   const size_t name_width = std::max<size_t>(24, console.columns() > 48 ? console.columns() - 48 : 0);
   std::vector<std::vector<std::string>> rows;
-  if (!tensors.empty()) rows.push_back({"NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET"});
+  const bool whole = !tensors.empty() && tensors.front().whole != nullptr;
+  if (whole) {
+    rows.push_back({"NAME", "DTYPE", "SHAPE", "BYTES", "PIECES", "RANKS"});
+  } else if (!tensors.empty()) {
+    rows.push_back({"NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET"});
+  }
   for (const Shown& shown : tensors) {
     const LogicalTensor& logical = *shown.logical;
     const std::string name = Escaped(logical.name);
-    rows.push_back({console.out_is_terminal() ? Shortened(name, name_width) : name, std::string(Name(logical.dtype)),
-                    ShapeText(logical), logical.alias ? "alias" : HumanBytes(shown.bytes),
-                    logical.alias          ? "= " + Escaped(logical.stored)
-                    : shown.lies_somewhere ? std::to_string(shown.offset)
-                                           : "-"});
+    std::vector<std::string> row = {console.out_is_terminal() ? Shortened(name, name_width) : name, std::string(Name(logical.dtype)),
+                                    ShapeText(logical), logical.alias ? "alias" : HumanBytes(shown.bytes)};
+    for (std::string& cell : WhereItIs(shown)) row.push_back(std::move(cell));
+    rows.push_back(std::move(row));
   }
-  return Table(rows, {3});
+  return Table(rows, whole ? std::vector<size_t>{3, 4} : std::vector<size_t>{3});
 }
 
 std::string MetadataText(const InspectedFile& file, const Console& console) {
@@ -138,8 +180,7 @@ struct Gathered {
   uint64_t total_bytes = 0;
 };
 
-absl::Status InspectOne(Console& console, const std::string& path, const InspectOptions& options, Gathered* all) {
-  NEVE_ASSIGN_OR_RETURN(const InspectedFile file, InspectFile(path, options.lenient));
+absl::Status InspectOne(Console& console, const InspectedFile& file, bool show_tree, Gathered* all) {
   NEVE_ASSIGN_OR_RETURN(const InspectedTree tree, ReadTree(file));
   const std::vector<Shown> tensors = Join(file);
   std::set<std::string_view> counted;
@@ -151,16 +192,12 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
     all->notes.push_back(note);
   }
   if (console.json) {
-    if (file.is_safetensors()) {
-      all->files.push_back(path);
-    } else {
-      for (const std::string& name : file.contents->files()) all->files.push_back(name);
-    }
+    for (const std::string& name : file.files()) all->files.push_back(name);
     for (const Shown& shown : tensors) all->tensors.push_back(TensorJson(file, shown));
     for (const OpaqueLeaf& object : tree.objects) {
       all->objects.push_back({{"path", object.path}, {"type", object.type}, {"callable", nullptr}});
     }
-    for (const format::OpaqueObject& object : file.contents->opaque()) {
+    for (const format::OpaqueObject& object : file.opaque()) {
       all->objects.push_back({{"path", object.path}, {"type", object.callable}, {"callable", object.callable}});
     }
     all->trees.push_back(tree.json);
@@ -169,7 +206,7 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
   }
   if (console.quiet) return absl::OkStatus();
   console.Out(Heading(file, console));
-  if (options.tree && !tree.json.is_null()) {
+  if (show_tree && !tree.json.is_null()) {
     for (const std::string& line : tree.lines) console.Out(line + "\n");
   } else {
     console.Out(TensorTable(tensors, console));
@@ -178,7 +215,7 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
   for (const OpaqueLeaf& object : tree.objects) {
     console.Out(absl::StrFormat("object %s: a pickled %s, not opened\n", Escaped(object.path), Escaped(object.type)));
   }
-  for (const format::OpaqueObject& object : file.contents->opaque()) {
+  for (const format::OpaqueObject& object : file.opaque()) {
     console.Out(absl::StrFormat("object %s: would need %s, not called\n",
                                 object.path.empty() ? "(all of it)" : Escaped(object.path), Escaped(object.callable)));
   }
@@ -188,27 +225,28 @@ absl::Status InspectOne(Console& console, const std::string& path, const Inspect
 
 }  // namespace
 
-int RunInspect(Console& console, const std::vector<std::string>& places, const InspectOptions& options) {
+int RunInspect(Console& console, const std::vector<std::string>& places, const SourceOptions& options, bool show_tree) {
   int code = 0;
   Gathered all;
+  const auto failed = [&](const absl::Status& status) {
+    console.Error(status);
+    code = std::max(code, ExitCodeOf(status));
+  };
   for (const std::string& place : places) {
-    absl::StatusOr<InspectedPlace> found = FindFiles(place, options.step);
-    if (!found.ok()) {
-      console.Error(found.status());
-      code = std::max(code, ExitCodeOf(found.status()));
+    const absl::StatusOr<PlaceContent> content = LookInto(place, options);
+    if (!content.ok()) {
+      failed(content.status());
       continue;
     }
-    for (const std::string& note : found->notes) {
+    for (const std::string& note : content->notes) {
       console.Note(note);
       all.notes.push_back(note);
     }
-    if (found->kind == "step") all.kind = "neve-step";
-    for (const std::string& path : found->files) {
-      if (absl::Status status = InspectOne(console, path, options, &all); !status.ok()) {
-        console.Error(status);
-        code = std::max(code, ExitCodeOf(status));
-      }
-    }
+    if (content->save) all.kind = "neve-step";
+    const absl::StatusOr<InspectedFile> file =
+        content->whole.has_value() ? InspectWhole(*content) : InspectFile(content->files.front(), options.lenient);
+    const absl::Status status = file.ok() ? InspectOne(console, *file, show_tree, &all) : file.status();
+    if (!status.ok()) failed(status);
   }
   if (console.json) {
     Json document;
@@ -216,7 +254,7 @@ int RunInspect(Console& console, const std::vector<std::string>& places, const I
     document["files"] = std::move(all.files);
     document["tensors"] = std::move(all.tensors);
     document["objects"] = std::move(all.objects);
-    // One file has one tree; the ranks of a save have one each, in the order of the files.
+    // A place has one tree; of several places they stand in a list.
     document["tree"] = all.trees.empty() ? Json(nullptr) : all.trees.size() == 1 ? all.trees[0] : std::move(all.trees);
     document["metadata"] = std::move(all.metadata);
     document["total_bytes"] = all.total_bytes;

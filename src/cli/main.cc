@@ -52,7 +52,7 @@ class NarrowFormatter : public CLI::Formatter {
 struct Arguments {
   std::vector<std::string> places;
   std::string first, second;   // of the verbs that take two
-  int64_t step = -1;
+  int64_t step = -1, rank = -1;
   bool tree = false, lenient = false, dry_run = false, adopt = false;
   std::string to;
   std::vector<std::string> drop;
@@ -86,6 +86,11 @@ void AddStep(CLI::App* verb, Arguments* arguments, const std::string& what) {
       ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(kStepLimit) - 1))->type_name("N");
 }
 
+void AddRank(CLI::App* verb, Arguments* arguments) {
+  verb->add_option("--rank", arguments->rank, "of a save of several ranks: this rank's image alone, instead of all as one")
+      ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}))->type_name("R");
+}
+
 void AddLenient(CLI::App* verb, Arguments* arguments) {
   verb->add_flag("--lenient", arguments->lenient, "read past what is merely untidy (trailing bytes), with a note");
 }
@@ -93,17 +98,15 @@ void AddLenient(CLI::App* verb, Arguments* arguments) {
 int Run(CLI::App& app, Console& console, Arguments& arguments) {
   const CLI::App* verb = app.get_subcommands().front();
   const std::string& name = verb->get_name();
+  const SourceOptions source = {arguments.step, arguments.lenient, arguments.rank};
   if (name == "ls") return RunLs(console, arguments.places);
-  if (name == "inspect") {
-    return RunInspect(console, arguments.places, {arguments.step, arguments.tree, arguments.lenient});
-  }
-  if (name == "verify") return RunVerify(console, arguments.places, arguments.step);
+  if (name == "inspect") return RunInspect(console, arguments.places, source, arguments.tree);
+  if (name == "verify") return RunVerify(console, arguments.places, arguments.step, arguments.rank);
   const std::vector<std::string> two = {arguments.first, arguments.second};
-  if (name == "diff") return RunDiff(console, two, {arguments.step, arguments.lenient});
-  if (name == "stats") return RunStats(console, arguments.places, {arguments.step, arguments.lenient});
+  if (name == "diff") return RunDiff(console, two, source);
+  if (name == "stats") return RunStats(console, arguments.places, source);
   if (name == "convert") {
-    return RunConvert(console, two, {{arguments.step, arguments.lenient}, arguments.to, arguments.shard_bytes,
-                                                  arguments.tree, arguments.drop});
+    return RunConvert(console, two, {source, arguments.to, arguments.shard_bytes, arguments.tree, arguments.drop});
   }
   if (name == "cp") return RunCp(console, two, arguments.step);
   if (name == "recover") return RunRecover(console, arguments.places, {arguments.to, arguments.dry_run, arguments.adopt});
@@ -127,6 +130,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
                               "  neve inspect runs/gpt --step 1000 --tree\n  neve inspect model.safetensors --json\n");
   AddPlaces(inspect, arguments);
   AddStep(inspect, arguments, "of a job folder: this step's newest save, instead of the newest complete one");
+  AddRank(inspect, arguments);
   inspect->add_flag("--tree", arguments->tree, "the nesting with all values, instead of a list of tensors");
   AddLenient(inspect, arguments);
 
@@ -134,6 +138,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
                              "  neve verify runs/gpt\n  neve verify runs/gpt --step 1000 --json\n  neve verify ram:gpt\n");
   AddPlaces(verify, arguments);
   AddStep(verify, arguments, "only saves of this step");
+  AddRank(verify, arguments);
 
   CLI::App* diff = AddVerb(app, console, "diff", "what differs between two checkpoints, of any kind and layout",
                            "  neve diff a.pt b.safetensors\n  neve diff runs/gpt runs/gpt-2 --step 1000\n"
@@ -141,6 +146,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
                            "\nEqual means equal bits: NaN equals the same NaN, -0.0 differs from 0.0.\n");
   AddTwo(diff, arguments, {"A", "one of the two to compare"}, {"B", "the other"});
   AddStep(diff, arguments, "of job folders: this step's newest save, instead of the newest complete one");
+  AddRank(diff, arguments);
   AddLenient(diff, arguments);
 
   CLI::App* stats = AddVerb(app, console, "stats", "range, mean, deviation, zeros, NaN, Inf, digest of tensors",
@@ -150,6 +156,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
                             "the elements in row-major order, the same in every format.\n");
   AddPlaces(stats, arguments);
   AddStep(stats, arguments, "of a job folder: this step's newest save, instead of the newest complete one");
+  AddRank(stats, arguments);
   AddLenient(stats, arguments);
 
   CLI::App* convert = AddVerb(app, console, "convert", "write a checkpoint of any kind as another",
@@ -166,6 +173,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
         return bytes == "0" ? std::string("a file holds at least one byte") : std::string();
       }, ""))->type_name("BYTES");
   AddStep(convert, arguments, "of a job folder: this step's newest save. With --to step, for a file: the step it becomes");
+  AddRank(convert, arguments);
   convert->add_flag("--tree", arguments->tree, "also what readers that do not know neve.tree would misread");
   convert->add_option("--drop", arguments->drop, "leave out what has this dotted name, or matches this glob; may be repeated")
       ->allow_extra_args(false)->type_name("NAME");

@@ -16,14 +16,10 @@ namespace neve::cli {
 
 int RunLs(Console& console, const std::vector<std::string>& places);
 
-struct InspectOptions {
-  int64_t step = -1;      // of a job folder; < 0: the newest complete save
-  bool tree = false;
-  bool lenient = false;   // read past what is merely untidy, with a note
-};
-int RunInspect(Console& console, const std::vector<std::string>& places, const InspectOptions& options);
+// show_tree: the nesting with all values, in place of the list of tensors.
+int RunInspect(Console& console, const std::vector<std::string>& places, const SourceOptions& options, bool show_tree);
 
-int RunVerify(Console& console, const std::vector<std::string>& places, int64_t step);
+int RunVerify(Console& console, const std::vector<std::string>& places, int64_t step, int64_t rank);
 
 int RunDiff(Console& console, const std::vector<std::string>& places, const SourceOptions& options);
 int RunStats(Console& console, const std::vector<std::string>& places, const SourceOptions& options);

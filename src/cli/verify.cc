@@ -30,14 +30,14 @@ int CodeOf(const VerifyReport& report) {
 
 }  // namespace
 
-int RunVerify(Console& console, const std::vector<std::string>& places, int64_t step) {
+int RunVerify(Console& console, const std::vector<std::string>& places, int64_t step, int64_t rank) {
   int code = 0;
   bool ok = true;
   uint64_t checked_bytes = 0;
   Json problems = Json::array(), notes = Json::array();
   for (const std::string& place : places) {
     const auto progress = console.ProgressOf("verify");
-    absl::StatusOr<VerifyReport> report = VerifyPlace(place, step, progress);
+    absl::StatusOr<VerifyReport> report = VerifyPlace(place, step, progress, rank);
     console.EndProgress();
     if (!report.ok()) {
       console.Error(report.status());

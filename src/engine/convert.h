@@ -84,7 +84,7 @@ class OutputFolder {
 
 // ---- What is converted ----
 
-// A single image and its state, without what was dropped.
+// What a source holds and its state, without what was dropped.
 struct Conversion {
   const Source* source = nullptr;
   const format::Contents* contents = nullptr;

@@ -170,7 +170,7 @@ absl::Status ConvertToStep(const Conversion& conversion, const Target& target) {
   NEVE_ASSIGN_OR_RETURN(const ImageHeader parsed, format::ParseImageHeader(header, stream.bytes()));
 
   format::CommitRecord record;
-  const std::optional<format::CommitRecord>& old = conversion.source->shards[0].record;
+  const std::optional<format::CommitRecord>& old = conversion.source->record;
   if (old.has_value()) {
     record.job = old->job;
     record.uid = old->uid;

@@ -268,9 +268,7 @@ absl::Status RefuseSame(const Source& source, const std::string& out) {
   const absl::StatusOr<struct ::stat> target = os::Stat(out);
   if (!target.ok()) return absl::OkStatus();   // not there yet
   std::vector<std::string> inputs = {PathOf(source.place)};
-  for (const SourceShard& shard : source.shards) {
-    inputs.insert(inputs.end(), shard.contents->files().begin(), shard.contents->files().end());
-  }
+  inputs.insert(inputs.end(), source.contents->files().begin(), source.contents->files().end());
   for (const std::string& input : inputs) {
     const absl::StatusOr<struct ::stat> facts = os::Stat(input);
     if (facts.ok() && facts->st_dev == target->st_dev && facts->st_ino == target->st_ino) {
@@ -290,17 +288,13 @@ absl::StatusOr<ConvertReport> ConvertPlace(const std::string& in, const std::str
   NEVE_ASSIGN_OR_RETURN(const TargetKind kind, TargetOf(path, options.to));
   NEVE_ASSIGN_OR_RETURN(const Source source, OpenSource(in, options.source));
   NEVE_RETURN_IF_ERROR(RefuseSame(source, path));
-  if (source.shards.size() > 1) {
-    return Unsupported(absl::StrFormat("%s is a save of %d ranks, each with a state of its own; convert one of its files, such as %s",
-                                       in, source.shards.size(), source.shards[0].contents->files().front()));
-  }
   ConvertReport report;
   report.from = source.kind;
   report.to = WordsOf(kind);
   report.notes = source.notes;
   Conversion conversion;
   conversion.source = &source;
-  conversion.contents = source.shards[0].contents.get();
+  conversion.contents = source.contents.get();
   conversion.report = &report;
   conversion.options = &options;
   NEVE_ASSIGN_OR_RETURN(conversion.tree, format::ReadStateTree(conversion.contents->header(), conversion.contents->tensors()));

@@ -17,7 +17,7 @@
 #include "base/os/syscalls.h"
 #include "base/sync/crew.h"
 #include "engine/convert.h"
-#include "engine/files_source.h"
+#include "engine/places_choose.h"
 #include "format/names.h"
 #include "neve/files.h"
 

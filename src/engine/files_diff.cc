@@ -110,9 +110,9 @@ class TensorDiff {
       auto& [memory_a, memory_b] = memory_[static_cast<size_t>(worker)];
       memory_a.resize(bytes);
       memory_b.resize(bytes);
-      statuses[part] = format::ReadElements(a_.of(*pair.a), *pair.a->tensor, piece.first, piece.count, memory_a);
+      statuses[part] = format::ReadElements(*a_.contents, *pair.a->tensor, piece.first, piece.count, memory_a);
       if (!statuses[part].ok()) return;
-      statuses[part] = format::ReadElements(b_.of(*pair.b), *pair.b->tensor, piece.first, piece.count, memory_b);
+      statuses[part] = format::ReadElements(*b_.contents, *pair.b->tensor, piece.first, piece.count, memory_b);
       if (!statuses[part].ok()) return;
       found[part].Add(dtype, piece.first * tensor::ValuesPerItem(dtype), memory_a, memory_b);
     };
@@ -281,18 +281,9 @@ absl::Status AddNode(const format::Contents& contents, const TreeNode& node, Lea
 }
 
 absl::StatusOr<bool> AddSource(const Source& source, Leaves* leaves) {
-  bool has_tree = false;
-  for (const engine::SourceShard& shard : source.shards) {
-    NEVE_ASSIGN_OR_RETURN(const format::StateTree tree,
-                          format::ReadStateTree(shard.contents->header(), shard.contents->tensors()));
-    has_tree = has_tree || !tree.flat;
-    Leaves own;
-    NEVE_RETURN_IF_ERROR(AddNode(*shard.contents, tree.root, &own));
-    const std::string rank = source.shards.size() > 1 && shard.record.has_value() ? absl::StrFormat("@%d", shard.record->key.rank)
-                                                                                  : "";
-    for (auto& [path, leaf] : own) (*leaves)[path + rank] = std::move(leaf);
-  }
-  return has_tree;
+  NEVE_ASSIGN_OR_RETURN(const format::StateTree tree, format::ReadStateTree(source.contents->header(), source.contents->tensors()));
+  NEVE_RETURN_IF_ERROR(AddNode(*source.contents, tree.root, leaves));
+  return !tree.flat;
 }
 
 absl::Status DiffObjects(const Source& a, const Source& b, DiffReport* report) {
@@ -336,8 +327,8 @@ absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b
   report.notes.insert(report.notes.end(), source_b.notes.begin(), source_b.notes.end());
   NEVE_RETURN_IF_ERROR(TensorDiff(source_a, source_b, progress, &report).Run());
   NEVE_RETURN_IF_ERROR(DiffObjects(source_a, source_b, &report));
-  NEVE_RETURN_IF_ERROR(engine::CheckRead(source_a));
-  NEVE_RETURN_IF_ERROR(engine::CheckRead(source_b));
+  NEVE_RETURN_IF_ERROR(source_a.contents->CheckRead());
+  NEVE_RETURN_IF_ERROR(source_b.contents->CheckRead());
   return report;
 }
 

@@ -1,7 +1,6 @@
 #include "engine/files_source.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -14,17 +13,16 @@ namespace neve::engine {
 namespace {
 
 absl::Status OpenFile(const std::string& path, const SourceOptions& options, Source* source) {
-  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<format::Contents> contents, format::OpenContents(path, {.lenient = options.lenient}));
-  source->kind = std::string(format::Name(contents->kind()));
-  for (const std::string& note : contents->notes()) source->notes.push_back(absl::StrFormat("%s: %s", path, note));
-  source->shards.push_back({std::move(contents), std::nullopt});
+  NEVE_ASSIGN_OR_RETURN(source->contents, format::OpenContents(path, {.lenient = options.lenient}));
+  source->kind = std::string(format::Name(source->contents->kind()));
+  source->stored_bytes += source->contents->image_bytes();
+  for (const std::string& note : source->contents->notes()) source->notes.push_back(absl::StrFormat("%s: %s", path, note));
   return absl::OkStatus();
 }
 
 // An image with the record beside it, which is verified as it is read.
-absl::Status OpenShard(const std::string& image, const std::string& record_path, const SourceOptions& options, Source* source) {
+absl::Status OpenImage(const std::string& image, const std::string& record_path, const SourceOptions& options, Source* source) {
   NEVE_RETURN_IF_ERROR(OpenFile(image, options, source));
-  SourceShard& shard = source->shards.back();
   if (record_path.empty()) {
     source->notes.push_back(image + " has no commit record: its bytes cannot be verified");
     return absl::OkStatus();
@@ -35,80 +33,58 @@ absl::Status OpenShard(const std::string& image, const std::string& record_path,
     return record.status().code() == absl::StatusCode::kDataLoss ? Damaged(std::string(record.status().message()))
                                                                  : record.status();
   }
-  shard.record = *record;
-  NEVE_ASSIGN_OR_RETURN(shard.contents, format::Verified(std::move(shard.contents), *std::move(record)));
+  if (!source->record.has_value()) source->record = *record;
+  NEVE_ASSIGN_OR_RETURN(source->contents, format::Verified(std::move(source->contents), *std::move(record)));
   return absl::OkStatus();
 }
 
+std::string ByRankNote(const std::string& place, std::span<const std::string> paths) {
+  constexpr size_t kNamed = 4;
+  std::string names;
+  for (size_t i = 0; i < paths.size() && i < kNamed; ++i) names += (i == 0 ? "" : ", ") + paths[i];
+  if (paths.size() > kNamed) names += absl::StrFormat(" and %d more", paths.size() - kNamed);
+  return absl::StrFormat("%s: the ranks differ in %s; each rank's is shown, as %s%s@0", place, names.empty() ? "all they hold" : names,
+                         paths.front(), paths.front().empty() ? "" : ".");
+}
+
 absl::Status OpenStep(const FoundStep& step, const SourceOptions& options, Source* source) {
-  uint32_t world = 0;
-  for (const FoundImage& image : step.images) {
-    if (image.image_path.empty()) return Damaged(absl::StrFormat("%s is there, its image is not", image.record_path));
-    if (world != 0 && image.world != world) {
-      return Unsupported(absl::StrFormat("%s holds shards of %d ranks and of %d ranks; give one of the files", step.path, world,
-                                         image.world));
-    }
-    world = image.world;
-    NEVE_RETURN_IF_ERROR(OpenShard(image.image_path, image.record_path, options, source));
+  NEVE_ASSIGN_OR_RETURN(const std::vector<const FoundImage*> images, ImagesOf(step, options.rank));
+  std::vector<GlobalContents::Rank> ranks;
+  for (const FoundImage* image : images) {
+    NEVE_RETURN_IF_ERROR(OpenImage(image->image_path, image->record_path, options, source));
+    if (images.size() > 1) ranks.push_back({image->rank, std::move(source->contents)});
   }
-  if (step.images.empty()) return Damaged(absl::StrFormat("%s holds no image", step.path));
-  if (step.images.size() < world) {
-    source->notes.push_back(absl::StrFormat("%s holds %d of %d ranks", step.path, step.images.size(), world));
+  source->kind = "neve step";
+  if (ranks.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<GlobalContents>> global = GlobalContents::Open(std::move(ranks));
+  if (!global.ok()) {
+    return Annotate(global.status(), step.path + " (`--rank R` shows one rank's image)");
   }
+  source->global = global->get();
+  if (!source->global->by_rank().empty()) source->notes.push_back(ByRankNote(step.path, source->global->by_rank()));
+  source->contents = *std::move(global);
   return absl::OkStatus();
 }
 
 absl::Status ListTensors(Source* source) {
-  std::unordered_map<std::string, uint32_t> seen;   // how many shards have the name
-  if (source->shards.size() > 1) {
-    for (const SourceShard& shard : source->shards) {
-      for (const format::LogicalTensor& tensor : shard.contents->tensors()) ++seen[tensor.name];
+  for (const format::LogicalTensor& tensor : source->contents->tensors()) {
+    NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(tensor.shape));
+    uint64_t bytes = 0;
+    // Expanded dimensions cost a file nothing, so the logical size may be any number.
+    if (__builtin_mul_overflow(elements, ItemBytes(tensor.dtype), &bytes) ||
+        __builtin_add_overflow(source->bytes, bytes, &source->bytes)) {
+      return Damaged(absl::StrFormat("%s: the size of tensor %s overflows", source->contents->files().front(), tensor.name));
     }
-  }
-  for (uint32_t i = 0; i < source->shards.size(); ++i) {
-    const SourceShard& shard = source->shards[i];
-    const uint32_t rank = shard.record.has_value() ? shard.record->key.rank : i;
-    for (const format::LogicalTensor& tensor : shard.contents->tensors()) {
-      NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(tensor.shape));
-      uint64_t bytes = 0;
-      // Expanded dimensions cost a file nothing, so the logical size may be any number.
-      if (__builtin_mul_overflow(elements, ItemBytes(tensor.dtype), &bytes) ||
-          __builtin_add_overflow(source->bytes, bytes, &source->bytes)) {
-        return Damaged(absl::StrFormat("%s: the size of tensor %s overflows", shard.contents->files().front(), tensor.name));
-      }
-      const auto found = seen.find(tensor.name);
-      std::string name = tensor.name;
-      if (found != seen.end() && found->second > 1) name += absl::StrFormat("@%d", rank);
-      source->tensors.push_back({std::move(name), i, &tensor, elements, bytes});
-    }
+    source->tensors.push_back({tensor.name, &tensor, elements, bytes});
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<const SaveInfo*> ChooseSave(const ListReport& report, const std::string& place, int64_t step) {
-  const SaveInfo* chosen = nullptr;
-  for (const SaveInfo& save : report.saves) {
-    if (step >= 0 ? save.step != static_cast<uint64_t>(step) : !save.complete) continue;
-    if (chosen == nullptr || save.save > chosen->save) chosen = &save;
-  }
-  if (chosen != nullptr) return chosen;
-  if (step >= 0) return NotFound(absl::StrFormat("%s holds no save of step %d (`neve ls` shows all)", place, step));
-  if (report.saves.empty()) return Unsupported(absl::StrFormat("%s is a job folder without any save", place));
-  return Damaged(absl::StrFormat("%s holds no complete save; the newest, step %d, is not: %s (`neve ls` shows all)", place,
-                                 report.saves.front().step, report.saves.front().reason));
 }
 
 }  // namespace
 
-absl::Status CheckRead(const Source& source) {
-  for (const SourceShard& shard : source.shards) NEVE_RETURN_IF_ERROR(shard.contents->CheckRead());
-  return absl::OkStatus();
-}
-
 absl::Status CheckLogicalSize(const Source& source) {
   constexpr uint64_t kFactor = 1024, kAlways = 1u << 30;
-  uint64_t stored = 0;
-  for (const SourceShard& shard : source.shards) stored += shard.contents->image_bytes();
+  const uint64_t stored = source.stored_bytes;
   if (source.bytes / kFactor <= stored + kAlways / kFactor) return absl::OkStatus();
   const auto largest = std::max_element(source.tensors.begin(), source.tensors.end(),
                                         [](const SourceTensor& a, const SourceTensor& b) { return a.bytes < b.bytes; });
@@ -116,55 +92,30 @@ absl::Status CheckLogicalSize(const Source& source) {
                                      stored, source.bytes, format::Quoted(largest->name), largest->bytes));
 }
 
-absl::StatusOr<FoundStep> ChooseStep(const PlaceInfo& info, const std::string& place, int64_t step,
-                                     std::vector<std::string>* notes) {
-  if (info.kind == PlaceKind::kStepFolder) return ReadStep(info.path);
-  NEVE_ASSIGN_OR_RETURN(const ListReport report, ListSaves(place));
-  notes->insert(notes->end(), report.notes.begin(), report.notes.end());
-  NEVE_ASSIGN_OR_RETURN(const SaveInfo* const save, ChooseSave(report, place, step));
-  if (!save->complete) notes->push_back(absl::StrFormat("step %d is not complete: %s", save->step, save->reason));
-  return ReadStep(save->tiers.at("file").place);
-}
-
-absl::StatusOr<Source> OpenSource(const std::string& place, const SourceOptions& options) {
-  NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(place));
+absl::StatusOr<Source> OpenChosen(const Chosen& chosen, const SourceOptions& options) {
   Source source;
-  source.place = place;
-  switch (info.kind) {
-    case PlaceKind::kImageFile: {
-      const std::optional<format::ShardName> shard = format::ParseShardName(os::BaseName(info.path));
-      if (!shard.has_value()) {
-        NEVE_RETURN_IF_ERROR(OpenFile(info.path, options, &source));
-        break;
-      }
-      std::string record = os::JoinPath(os::DirName(info.path), format::FormatRecordName(shard->rank, shard->world));
+  source.notes = chosen.notes;
+  if (chosen.step.has_value()) {
+    source.place = chosen.step->path;
+    NEVE_RETURN_IF_ERROR(OpenStep(*chosen.step, options, &source));
+  } else {
+    source.place = chosen.path;
+    if (const std::optional<format::ShardName> shard = format::ParseShardName(os::BaseName(chosen.path)); shard.has_value()) {
+      std::string record = os::JoinPath(os::DirName(chosen.path), format::FormatRecordName(shard->rank, shard->world));
       if (!os::Exists(record)) record.clear();
-      NEVE_RETURN_IF_ERROR(OpenShard(info.path, record, options, &source));
-      break;
-    }
-    case PlaceKind::kStepFolder:
-    case PlaceKind::kJobFolder: {
-      NEVE_ASSIGN_OR_RETURN(const FoundStep step, ChooseStep(info, place, options.step, &source.notes));
-      NEVE_RETURN_IF_ERROR(OpenStep(step, options, &source));
-      source.kind = "neve step";
-      break;
-    }
-    case PlaceKind::kRoot:
-      return Unsupported(absl::StrFormat("%s is a root of %d job folders; give one of them, such as %s", place,
-                                         info.job_folders.size(), info.job_folders.front()));
-    case PlaceKind::kRam:
-      return Unsupported(absl::StrFormat("%s: only files are read here; `neve ls ram:` and `neve verify ram:` look at RAM, "
-                                         "`neve recover` brings it to files", place));
-    case PlaceKind::kEmptyFolder:
-      return Unsupported(absl::StrFormat("%s holds nothing that neve can read", place));
-    case PlaceKind::kForeign: {
-      const absl::StatusOr<struct ::stat> facts = os::Stat(info.path);
-      if (!facts.ok() || !S_ISDIR(facts->st_mode)) return Unsupported(absl::StrFormat("%s is %s", place, info.what));
-      NEVE_RETURN_IF_ERROR(OpenFile(info.path, options, &source));
-      break;
+      NEVE_RETURN_IF_ERROR(OpenImage(chosen.path, record, options, &source));
+    } else {
+      NEVE_RETURN_IF_ERROR(OpenFile(chosen.path, options, &source));
     }
   }
   NEVE_RETURN_IF_ERROR(ListTensors(&source));
+  return source;
+}
+
+absl::StatusOr<Source> OpenSource(const std::string& place, const SourceOptions& options) {
+  NEVE_ASSIGN_OR_RETURN(const Chosen chosen, Choose(place, options));
+  NEVE_ASSIGN_OR_RETURN(Source source, OpenChosen(chosen, options));
+  source.place = place;
   return source;
 }
 

@@ -68,7 +68,7 @@ class Measurer {
       const SourceTensor& tensor = source_.tensors[begin + part];
       std::vector<std::byte>& items = memory[static_cast<size_t>(worker)];
       items.resize(tensor.bytes);
-      statuses[part] = format::ReadElements(source_.of(tensor), *tensor.tensor, 0, tensor.elements, items);
+      statuses[part] = format::ReadElements(*source_.contents, *tensor.tensor, 0, tensor.elements, items);
       if (!statuses[part].ok()) return;
       tensor::NumberSummary summary;
       summary.Add(tensor.tensor->dtype, items);
@@ -98,7 +98,7 @@ class Measurer {
         if (part == 0) return digest.Add(std::span(windows_[turn ^ 1]).first(digested));
         const uint64_t at = (part - 1) * piece_bytes;
         const std::span<std::byte> piece = std::span(windows_[turn]).subspan(at, std::min(piece_bytes, bytes - at));
-        statuses[part - 1] = format::ReadElements(source_.of(tensor), *tensor.tensor, (begin + at) / item_bytes,
+        statuses[part - 1] = format::ReadElements(*source_.contents, *tensor.tensor, (begin + at) / item_bytes,
                                                   piece.size() / item_bytes, piece);
         if (statuses[part - 1].ok()) summaries[part - 1].Add(tensor.tensor->dtype, piece);
       };
@@ -129,7 +129,7 @@ absl::StatusOr<StatsReport> MeasurePlace(const std::string& place, const SourceO
   report.kind = source.kind;
   report.notes = source.notes;
   NEVE_RETURN_IF_ERROR(Measurer(source, progress, &report).Run());
-  NEVE_RETURN_IF_ERROR(engine::CheckRead(source));
+  NEVE_RETURN_IF_ERROR(source.contents->CheckRead());
   return report;
 }
 

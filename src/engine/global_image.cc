@@ -1,13 +1,11 @@
 #include "engine/global_image.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "engine/global_compare.h"
+#include "engine/linear_bytes.h"
 #include "format/layout.h"
 #include "tensor/view.h"
 
@@ -25,12 +23,6 @@ class GlobalImageImpl final : public OpenedImage {
       const bool own = image->record() != nullptr && image->record()->key.rank == own_rank;
       distances_.push_back((image->in_memory() ? 0u : 2u) + (own ? 0u : 1u));
     }
-    by_offset_.resize(global_.entries.size());
-    std::iota(by_offset_.begin(), by_offset_.end(), 0u);
-    std::sort(by_offset_.begin(), by_offset_.end(), [this](uint32_t a, uint32_t b) {
-      const auto& tensors = global_.header.tensors;
-      return tensors[a].offset != tensors[b].offset ? tensors[a].offset < tensors[b].offset : tensors[a].bytes < tensors[b].bytes;
-    });
   }
 
   const SaveInfo& info() const override { return info_; }
@@ -97,67 +89,8 @@ class GlobalImageImpl final : public OpenedImage {
   }
 
  private:
-  // The entry whose bytes hold that byte of the data.
-  size_t EntryAt(uint64_t offset) const {
-    const auto after = std::upper_bound(by_offset_.begin(), by_offset_.end(), offset, [this](uint64_t at, uint32_t entry) {
-      return at < global_.header.tensors[entry].offset;
-    });
-    return *std::prev(after);                      // of those that begin there, empty ones stand first
-  }
-
-  // Contiguous bytes of the image, from wherever to wherever: of the header, and elements of the entries. Only elements that a
-  // border cuts are read at once, by themselves.
   absl::Status AddLinear(uint64_t offset, std::span<std::byte> target, std::vector<restore::BoxWant>* wants) {
-    if (const uint64_t header = global_.header_text.size(); offset < header) {
-      const uint64_t bytes = std::min<uint64_t>(target.size(), header - offset);
-      std::memcpy(target.data(), global_.header_text.data() + offset, bytes);
-      offset += bytes;
-      target = target.subspan(bytes);
-    }
-    while (!target.empty()) {
-      const size_t index = EntryAt(offset);
-      const format::HeaderTensor& tensor = global_.header.tensors[index];
-      const format::GlobalEntry& entry = global_.entries[index];
-      const uint64_t item = ItemBytes(entry.dtype), begin = offset - tensor.offset;
-      const uint64_t bytes = std::min<uint64_t>(target.size(), tensor.bytes - begin);
-      if (begin % item != 0 || bytes < item) {
-        std::array<std::byte, 16> one;
-        std::vector<restore::BoxWant> cut;
-        AddElements(index, begin / item, 1, one.data(), &cut);
-        NEVE_RETURN_IF_ERROR(ReadWants(cut, {}));
-        const uint64_t taken = std::min(bytes, item - begin % item);
-        std::memcpy(target.data(), one.data() + begin % item, taken);
-        offset += taken;
-        target = target.subspan(taken);
-        continue;
-      }
-      AddElements(index, begin / item, bytes / item, target.data(), wants);
-      offset += bytes / item * item;
-      target = target.subspan(bytes / item * item);
-    }
-    return absl::OkStatus();
-  }
-
-  // Elements as they are stored: without the expanded dimensions.
-  void AddElements(size_t index, uint64_t first, uint64_t count, std::byte* target, std::vector<restore::BoxWant>* wants) const {
-    const format::GlobalEntry& entry = global_.entries[index];
-    const int64_t item = static_cast<int64_t>(ItemBytes(entry.dtype));
-    const tensor::Dims shape = StoredShape(entry);
-    tensor::Dims strides = tensor::ContiguousStrides(shape);
-    for (int64_t& stride : strides) stride *= item;
-    for (tensor::LinearBox& box : tensor::LinearBoxes(shape, first, count)) {
-      wants->push_back({index, std::move(box.offset), std::move(box.extent), target + (box.first - first) * static_cast<uint64_t>(item),
-                        strides});
-    }
-  }
-
-  static tensor::Dims StoredShape(const format::GlobalEntry& entry) {
-    tensor::Dims shape = entry.shape;
-    if (entry.cut || entry.copies.empty()) return shape;   // a logical tensor is whole, whatever its pieces were
-    for (size_t i = 0; i < shape.size() && i < 64; ++i) {
-      if ((entry.copies.front().expanded >> i & 1) != 0) shape[i] = 1;
-    }
-    return shape;
+    return linear_.Add(offset, target, [this](std::span<const restore::BoxWant> cut) { return ReadWants(cut, {}); }, wants);
   }
 
   // Whether a strided range is all of an entry, element by element: then it is wanted as it is.
@@ -173,10 +106,10 @@ class GlobalImageImpl final : public OpenedImage {
                                      range.item_bytes, range.bytes));
     }
     if (range.offset < global_.header_text.size()) return false;
-    const size_t index = EntryAt(range.offset);
+    const size_t index = linear_.EntryAt(range.offset);
     const format::GlobalEntry& entry = global_.entries[index];
     if (global_.header.tensors[index].offset != range.offset || ItemBytes(entry.dtype) != range.item_bytes ||
-        !std::ranges::equal(StoredShape(entry), extents)) {
+        !std::ranges::equal(LinearBytes::StoredShape(entry), extents)) {
       return false;
     }
     tensor::Dims bytes(strides.begin(), strides.end());
@@ -206,7 +139,7 @@ class GlobalImageImpl final : public OpenedImage {
   const SaveInfo info_;
   const format::GlobalImage global_;
   std::vector<uint32_t> distances_;                // of each image
-  std::vector<uint32_t> by_offset_;                // entries in the order of the data
+  const LinearBytes linear_{&global_};
 };
 
 }  // namespace

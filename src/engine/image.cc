@@ -177,10 +177,10 @@ class FileReader : public storage::ImageReader {
   format::CommitRecord record_;
 };
 
-ImageParts PartsOf(const std::string& path, uint64_t image_bytes) {
+ImageParts PartsOf(const std::string& path, uint64_t image_bytes, std::shared_ptr<sync::Crew> crew) {
   ImageParts parts;
   parts.image_bytes = image_bytes;
-  parts.crew = sync::Crew::Create(std::min(sync::UsableCores() - 1, 8));
+  parts.crew = std::move(crew);
   parts.metrics = std::make_shared<obs::Metrics>();
   parts.info.job = os::BaseName(path);
   parts.info.bytes = image_bytes;
@@ -189,10 +189,10 @@ ImageParts PartsOf(const std::string& path, uint64_t image_bytes) {
   return parts;
 }
 
-absl::StatusOr<std::unique_ptr<Image>> OpenForeign(os::File file) {
+absl::StatusOr<std::unique_ptr<Image>> OpenForeign(os::File file, std::shared_ptr<sync::Crew> crew) {
   const std::string path = file.path;
   NEVE_ASSIGN_OR_RETURN(std::unique_ptr<format::Contents> contents, format::OpenContents(std::move(file)));
-  ImageParts parts = PartsOf(path, contents->image_bytes());
+  ImageParts parts = PartsOf(path, contents->image_bytes(), std::move(crew));
   restore::Source source;
   source.name = "file";
   source.place = path;
@@ -216,17 +216,13 @@ absl::StatusOr<std::unique_ptr<RankFile>> MakeImage(ImageParts parts) {
   return std::unique_ptr<RankFile>(std::move(image));
 }
 
-absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
-  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));   // a pipe is not waited for
-  NEVE_ASSIGN_OR_RETURN(const struct ::stat stat, os::StatOpen(file));
-  bool is_image = false;
-  if (S_ISREG(stat.st_mode)) {
-    NEVE_ASSIGN_OR_RETURN(is_image, BeginsAsImage(file, static_cast<uint64_t>(stat.st_size)));
-  }
-  if (!is_image) return OpenForeign(std::move(file));   // not by its path, which may be another file's by now
-  ImageParts parts = PartsOf(path, static_cast<uint64_t>(stat.st_size));
+namespace {
+
+// One that begins as a safetensors file does, with the record beside it where it is an image of a step folder.
+absl::StatusOr<std::unique_ptr<RankFile>> OpenRank(os::File file, uint64_t bytes, std::shared_ptr<sync::Crew> crew) {
+  const std::string path = file.path;
+  ImageParts parts = PartsOf(path, bytes, std::move(crew));
   format::CommitRecord record;
-  // An image of a step folder has its record beside it.
   const auto shard = format::ParseShardName(os::BaseName(path));
   if (shard.has_value() && !shard->is_record) {
     const std::string record_path = os::JoinPath(os::DirName(path), format::FormatRecordName(shard->rank, shard->world));
@@ -253,9 +249,31 @@ absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
   source.place = path;
   source.reader = std::make_shared<FileReader>(std::move(file), std::move(record));
   parts.sources.push_back(std::move(source));
-  absl::StatusOr<std::unique_ptr<Image>> image = MakeImage(std::move(parts));
+  absl::StatusOr<std::unique_ptr<RankFile>> image = MakeImage(std::move(parts));
   if (!image.ok()) return Annotate(image.status(), path);
   return image;
+}
+
+std::shared_ptr<sync::Crew> OwnCrew() { return sync::Crew::Create(std::min(sync::UsableCores() - 1, 8)); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankFile>> OpenRankFile(const std::string& path, std::shared_ptr<sync::Crew> crew) {
+  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));
+  NEVE_ASSIGN_OR_RETURN(const struct ::stat stat, os::StatOpen(file));
+  if (!S_ISREG(stat.st_mode)) return Unsupported(path + " is not a regular file");
+  return OpenRank(std::move(file), static_cast<uint64_t>(stat.st_size), std::move(crew));
+}
+
+absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
+  NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));   // a pipe is not waited for
+  NEVE_ASSIGN_OR_RETURN(const struct ::stat stat, os::StatOpen(file));
+  bool is_image = false;
+  if (S_ISREG(stat.st_mode)) {
+    NEVE_ASSIGN_OR_RETURN(is_image, BeginsAsImage(file, static_cast<uint64_t>(stat.st_size)));
+  }
+  if (!is_image) return OpenForeign(std::move(file), OwnCrew());   // not by its path, which may be another file's by now
+  return OpenRank(std::move(file), static_cast<uint64_t>(stat.st_size), OwnCrew());
 }
 
 }  // namespace neve

@@ -78,6 +78,9 @@ class RankFile : public OpenedImage {
 };
 // Reads and verifies the header from the sources.
 absl::StatusOr<std::unique_ptr<RankFile>> MakeImage(ImageParts parts);
+// An image of a step folder by its path, with the record beside it where there is one. crew: whose threads read it. Unsupported: no
+// safetensors file (says what it is). Damaged, DataLoss: header or record; Unavailable.
+absl::StatusOr<std::unique_ptr<RankFile>> OpenRankFile(const std::string& path, std::shared_ptr<sync::Crew> crew);
 
 }  // namespace neve
 

@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/places_choose.h"
 #include "engine/places_folder.h"
 #include "engine/places_ram.h"
 #include "engine/places_verify_image.h"
+#include "engine/places_verify_pieces.h"
 #include "engine/verify_contents.h"
+#include "format/global_image.h"
 #include "neve/places.h"
 #include "slot/slot.h"
 
@@ -36,10 +39,16 @@ struct FileTask {
   bool alone = false;                       // given by path: then also an image without a record is looked at
 };
 
+// A save of several ranks, all of them there: files [first, first + world).
+struct SaveTask {
+  std::string place, path;
+  size_t first = 0, world = 0;
+};
+
 class Verifier {
  public:
-  Verifier(VerifyReport* report, const Progress& progress)
-      : report_(report), progress_(progress), crew_(sync::Crew::Create(1)) {}
+  Verifier(VerifyReport* report, const Progress& progress, int64_t rank)
+      : report_(report), progress_(progress), rank_(rank), crew_(sync::Crew::Create(1)) {}
 
   absl::Status AddFile(const PlaceInfo& info) {
     NEVE_ASSIGN_OR_RETURN(const struct ::stat facts, os::Stat(info.path));
@@ -54,20 +63,27 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  void AddStep(const std::string& path, const std::string& place, const Uid& uid) {
+  // asked: the save was asked for by itself.
+  void AddStep(const std::string& path, const std::string& place, const Uid& uid, bool asked) {
     const absl::StatusOr<FoundStep> step = engine::ReadStep(path);
     if (!step.ok()) {
       if (step.status().code() != absl::StatusCode::kNotFound) Unreadable(place, path, step.status());
       return;
     }
-    uint64_t records = 0, world = 0;
+    uint64_t world = 0;
+    std::vector<uint32_t> recorded;
+    const size_t first = files_.size();
+    bool one_world = true;
     for (const FoundImage& image : step->images) {
+      if (rank_ >= 0 && image.rank != static_cast<uint64_t>(rank_)) continue;
+      found_ = true;
+      one_world = one_world && (world == 0 || world == image.world);
       world = std::max<uint64_t>(world, image.world);
       if (image.record_path.empty()) {
         report_->notes.push_back(image.image_path + " has no commit record: it is not part of any save");
         continue;
       }
-      ++records;
+      recorded.push_back(image.rank);
       if (image.image_path.empty()) {
         Structural("missing", place, image.record_path, "the record is there, its image is not");
         continue;
@@ -77,9 +93,18 @@ class Verifier {
       files_.push_back(std::move(task));
     }
     if (step->images.empty()) {
-      report_->notes.push_back(path + " holds no image and no record");
-    } else if (records < world) {
-      report_->notes.push_back(absl::StrFormat("%s is not a complete save: %d of %d ranks have a record", path, records, world));
+      if (asked) {
+        Structural("missing", place, path, "it holds no image and no record");
+      } else {
+        report_->notes.push_back(path + " holds no image and no record");
+      }
+      return;
+    }
+    if (rank_ >= 0 || !one_world) return;
+    if (recorded.size() < world) {
+      ReportMissing(*step, place, recorded, asked);
+    } else if (world > 1 && files_.size() - first == world) {
+      saves_.push_back({place, path, first, world});
     }
   }
 
@@ -93,10 +118,12 @@ class Verifier {
       const std::optional<format::SaveName> name = format::ParseSaveName(os::BaseName(step_path));
       if (step >= 0 && name->step != static_cast<uint64_t>(step)) continue;
       found = true;
-      AddStep(step_path, path, job.uid);
+      AddStep(step_path, path, job.uid, step >= 0);
     }
     return found;
   }
+
+  bool found() const { return found_; }   // an image or a record, of that rank where one is asked for
 
   absl::StatusOr<bool> AddRam(const PlaceInfo& info, int64_t step) {
     NEVE_ASSIGN_OR_RETURN(const std::vector<slot::SlotInfo> slots, engine::SlotsOf(info));
@@ -109,7 +136,8 @@ class Verifier {
       }
       if (info_of_slot.state != slot::State::kSealed && info_of_slot.state != slot::State::kCaptured) continue;
       if (step >= 0 && info_of_slot.key.step != static_cast<uint64_t>(step)) continue;
-      found = true;
+      if (rank_ >= 0 && info_of_slot.key.rank != static_cast<uint64_t>(rank_)) continue;
+      found = found_ = true;
       slots_.push_back(info_of_slot);
     }
     return found;
@@ -118,19 +146,86 @@ class Verifier {
   absl::Status Run() {
     for (const FileTask& task : files_) total_ += task.bytes;
     for (const slot::SlotInfo& found : slots_) total_ += found.image_bytes;
-    for (const FileTask& task : files_) NEVE_RETURN_IF_ERROR(CheckFile(task));
+    std::vector<FileResult> results;
+    for (const FileTask& task : files_) {
+      VerifyReport found;   // of this file alone, so that it is known whether it is sound
+      NEVE_ASSIGN_OR_RETURN(const bool there, CheckFile(task, &found));
+      results.push_back({there, found.problems.empty(), !found.structural && found.worst.ok()});
+      Take(std::move(found));
+    }
+    for (const SaveTask& save : saves_) CheckSave(save, std::span(results).subspan(save.first, save.world));
     for (const slot::SlotInfo& found : slots_) NEVE_RETURN_IF_ERROR(CheckSlot(found));
     return absl::OkStatus();
   }
 
  private:
+  struct FileResult {
+    bool there, good, sound;                // sound: at most bytes differ from their digests
+  };
+
   void Structural(std::string code, const std::string& place, const std::string& file, std::string message) {
-    engine::AddProblem(report_, Problem{std::move(code), place, file, "", -1, -1, std::move(message)}, true);
+    Structural(report_, std::move(code), place, file, std::move(message));
+  }
+  static void Structural(VerifyReport* report, std::string code, const std::string& place, const std::string& file,
+                         std::string message) {
+    engine::AddProblem(report, Problem{std::move(code), place, file, "", -1, -1, std::move(message)}, true);
   }
 
   void Unreadable(const std::string& place, const std::string& file, const absl::Status& status) {
-    report_->worst = engine::Worse(report_->worst, status);
-    engine::AddProblem(report_, Problem{"io", place, file, "", -1, -1, std::string(status.message())}, false);
+    Unreadable(report_, place, file, status);
+  }
+  static void Unreadable(VerifyReport* report, const std::string& place, const std::string& file, const absl::Status& status) {
+    report->worst = engine::Worse(report->worst, status);
+    engine::AddProblem(report, Problem{"io", place, file, "", -1, -1, std::string(status.message())}, false);
+  }
+
+  void Take(VerifyReport found) {
+    report_->checked_bytes += found.checked_bytes;
+    report_->worst = engine::Worse(report_->worst, found.worst);
+    report_->notes.insert(report_->notes.end(), found.notes.begin(), found.notes.end());
+    for (Problem& problem : found.problems) engine::AddProblem(report_, std::move(problem), found.structural);
+  }
+
+  // recorded: the ranks that have a record. An image without one is not damage, whoever asks.
+  void ReportMissing(const FoundStep& step, const std::string& place, std::span<const uint32_t> recorded, bool asked) {
+    const uint32_t world = step.images.front().world;
+    std::vector<uint32_t> without;
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      if (std::find(recorded.begin(), recorded.end(), rank) == recorded.end()) without.push_back(rank);
+    }
+    const std::string text = absl::StrFormat("not a complete save: %d of %d ranks have a record, %s not", recorded.size(), world,
+                                             format::RanksText(without));
+    if (const std::vector<uint32_t> missing = engine::MissingRanks(step); asked && !missing.empty()) {
+      Structural("missing", place, step.path, absl::StrFormat("%s; of %s nothing is here", text, format::RanksText(missing)));
+    } else {
+      report_->notes.push_back(step.path + " is " + text);
+    }
+  }
+
+  // Ranks against each other.
+  void CheckSave(const SaveTask& task, std::span<const FileResult> results) {
+    engine::SaveToVerify save{task.place, task.path, {}};
+    bool all_there = true, all_sound = true;
+    for (size_t i = 0; i < results.size(); ++i) {
+      all_there = all_there && results[i].there;
+      all_sound = all_sound && results[i].sound;
+      save.ranks.push_back({files_[task.first + i].path, results[i].good});
+    }
+    if (!all_there) return;                 // retired since we listed it
+    if (!all_sound) {
+      report_->notes.push_back(task.path + ": an image is damaged, so that the ranks' pieces are not checked against each other");
+      return;
+    }
+    const absl::Status status = engine::VerifyPieces(save, crew_, report_);
+    if (status.ok()) return;
+    if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {   // a header that was told already; or retired by now
+      report_->notes.push_back(absl::StrFormat("%s: the ranks' pieces are not checked against each other: %s", task.path,
+                                               std::string(status.message())));
+    } else if (IsDamaged(status)) {
+      Structural("pieces", task.place, task.path, std::string(status.message()));
+    } else {
+      Unreadable(task.place, task.path, status);
+    }
   }
 
   void Advance(uint64_t bytes) {
@@ -139,57 +234,59 @@ class Verifier {
   }
 
   // None when there is none or it was refused, which is reported.
-  std::optional<format::CommitRecord> CheckedRecord(const FileTask& task) {
+  static std::optional<format::CommitRecord> CheckedRecord(const FileTask& task, VerifyReport* report) {
     absl::StatusOr<format::CommitRecord> record = engine::ReadRecord(task.record_path);
     if (!record.ok()) {
       if (record.status().code() == absl::StatusCode::kUnavailable) {
-        Unreadable(task.place, task.record_path, record.status());
+        Unreadable(report, task.place, task.record_path, record.status());
       } else {
-        Structural("record", task.place, task.record_path, std::string(record.status().message()));
+        Structural(report, "record", task.place, task.record_path, std::string(record.status().message()));
       }
       return std::nullopt;
     }
     if (task.key.has_value() && record->key != *task.key) {
-      Structural("identity", task.place, task.record_path,
+      Structural(report, "identity", task.place, task.record_path,
                  absl::StrFormat("the record is of step %d, save %s, rank %d of %d; its name says step %d, save %s, rank %d of "
                                  "%d",
                                  record->key.step, record->key.save.ToString(), record->key.rank, record->key.world,
                                  task.key->step, task.key->save.ToString(), task.key->rank, task.key->world));
     }
     if (task.uid.known() && record->uid != task.uid) {
-      Structural("identity", task.place, task.record_path,
+      Structural(report, "identity", task.place, task.record_path,
                  absl::StrFormat("the record belongs to a job of uid %s, the folder to %s", record->uid.ToHex(),
                                  task.uid.ToHex()));
     }
     return *std::move(record);
   }
 
-  absl::Status CheckFile(const FileTask& task) {
+  // Whether it is still there; what is wrong is told by the report.
+  absl::StatusOr<bool> CheckFile(const FileTask& task, VerifyReport* report) {
     std::optional<format::CommitRecord> record;
     if (!task.record_path.empty()) {
-      if (!os::Exists(task.record_path)) return absl::OkStatus();   // retired since we listed it
-      record = CheckedRecord(task);
+      if (!os::Exists(task.record_path)) return false;   // retired since we listed it
+      record = CheckedRecord(task, report);
     }
     absl::StatusOr<os::File> file = os::Open(task.path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (!file.ok() && file.status().code() == absl::StatusCode::kNotFound && !task.record_path.empty() &&
         !os::Exists(task.record_path)) {
-      return absl::OkStatus();
+      return false;
     }
     const absl::StatusOr<struct ::stat> facts = file.ok() ? os::StatOpen(*file) : absl::StatusOr<struct ::stat>(file.status());
     if (!facts.ok()) {
-      Unreadable(task.place, task.path, facts.status());
-      return absl::OkStatus();
+      Unreadable(report, task.place, task.path, facts.status());
+      return true;
     }
     if (!S_ISREG(facts->st_mode)) {
-      Structural("missing", task.place, task.path, "not a regular file");
-      return absl::OkStatus();
+      Structural(report, "missing", task.place, task.path, "not a regular file");
+      return true;
     }
-    if (!record.has_value() && !task.alone) return absl::OkStatus();   // the refused record is the finding
+    if (!record.has_value() && !task.alone) return true;   // the refused record is the finding
     engine::ImageToVerify image{task.place, task.path, static_cast<uint64_t>(facts->st_size)};
     image.read = [&file](uint64_t offset, std::span<std::byte> target) { return os::ReadAt(*file, offset, target); };
     image.record = std::move(record);
-    const absl::Status status = engine::VerifyImage(image, crew_.get(), [this](uint64_t n) { Advance(n); }, report_);
-    return status.ok() ? status : Annotate(status, task.path);
+    const absl::Status status = engine::VerifyImage(image, crew_.get(), [this](uint64_t n) { Advance(n); }, report);
+    if (!status.ok()) return Annotate(status, task.path);
+    return true;
   }
 
   // The contents of a slot may be replaced by its owner while they are read: then what was found says nothing.
@@ -232,16 +329,17 @@ class Verifier {
     }
     if (!status.ok()) Structural("header", "ram:" + info.job, info.path, std::string(status.message()));
     if (!sealed) report_->notes.push_back(info.path + " was captured and not sealed: it has no digests yet");
-    report_->checked_bytes += found.checked_bytes;
-    report_->worst = engine::Worse(report_->worst, found.worst);
-    for (Problem& problem : found.problems) engine::AddProblem(report_, std::move(problem), found.structural);
+    Take(std::move(found));
     return absl::OkStatus();
   }
 
   VerifyReport* report_;
   const Progress& progress_;
-  std::unique_ptr<sync::Crew> crew_;
+  const int64_t rank_;
+  std::shared_ptr<sync::Crew> crew_;
   std::vector<FileTask> files_;
+  std::vector<SaveTask> saves_;
+  bool found_ = false;
   std::vector<slot::SlotInfo> slots_;
   uint64_t total_ = 0;
   std::atomic<uint64_t> done_{0};
@@ -249,12 +347,15 @@ class Verifier {
 
 }  // namespace
 
-absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress) {
+absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress, int64_t rank) {
   NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(place));
   const bool one_checkpoint = info.kind == PlaceKind::kImageFile || info.kind == PlaceKind::kForeign;
+  if (one_checkpoint && rank >= 0) {
+    return Invalid(absl::StrFormat("--rank %d: %s is one checkpoint by itself, no save of several ranks", rank, place));
+  }
   if (one_checkpoint && engine::IsForeignContents(info.path)) return engine::VerifyContents(info.path, progress);
   VerifyReport report;
-  Verifier verifier(&report, progress);
+  Verifier verifier(&report, progress, rank);
   bool found = step < 0;
   switch (info.kind) {
     case PlaceKind::kImageFile:
@@ -264,7 +365,7 @@ absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step,
     case PlaceKind::kStepFolder: {
       Uid uid;
       if (const absl::StatusOr<FoundJob> job = engine::ReadJob(os::DirName(info.path)); job.ok()) uid = job->uid;
-      verifier.AddStep(info.path, info.path, uid);
+      verifier.AddStep(info.path, info.path, uid, /*asked=*/true);
       found = true;
       break;
     }
@@ -286,6 +387,11 @@ absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step,
       return Unsupported(absl::StrFormat("%s is %s", place, info.what));
   }
   if (!found) return NotFound(absl::StrFormat("%s holds no save of step %d", place, step));
+  const bool jobs = info.kind == PlaceKind::kJobFolder || info.kind == PlaceKind::kRoot;
+  if ((jobs || rank >= 0) && !verifier.found() && report.problems.empty() && report.worst.ok()) {
+    if (rank >= 0) return NotFound(absl::StrFormat("%s holds no image of rank %d", place, rank));
+    return NotFound(absl::StrFormat("%s holds no save: there is nothing to verify", place));
+  }
   NEVE_RETURN_IF_ERROR(verifier.Run());
   return report;
 }

@@ -53,6 +53,28 @@ def neve(command, tmp_path):
     return run
 
 
+# A process begins with the peak of the one that started it, so a small one stands between. KiB on stderr.
+_MEASURED = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def peak_bytes(command, tmp_path):
+    """Runs the command in the test's folder, and returns the most memory that it had."""
+
+    def run(*arguments):
+        measured = subprocess.run([sys.executable, "-c", _MEASURED, command, *map(str, arguments)], cwd=tmp_path, capture_output=True,
+                                  text=True, timeout=120)
+        assert measured.returncode == 0, measured.stderr
+        return int(measured.stderr.split()[-1]) * 1024
+
+    return run
+
+
 _JOB = """
 import os, sys
 import numpy as np

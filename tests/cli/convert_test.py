@@ -3,8 +3,6 @@
 import collections
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -262,16 +260,7 @@ def test_lenient_reads_past_trailing_bytes(neve, tmp_path, flat):
     same_all(load_file(tmp_path / "out.safetensors"), flat)
 
 
-# A process begins with the peak of the one that started it, so a small one stands between. KiB on stderr.
-MEASURED = """
-import resource, subprocess, sys
-code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
-sys.exit(code)
-"""
-
-
-def test_memory_stays_bounded(command, tmp_path):
+def test_memory_stays_bounded(peak_bytes, tmp_path):
     with open(tmp_path / "big.safetensors", "wb") as file:
         size = 600 << 20
         header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
@@ -280,9 +269,7 @@ def test_memory_stays_bounded(command, tmp_path):
     limit = 320 << 20   # 256 MiB, and what the program itself takes
     for arguments in (["stats", "big.safetensors"], ["diff", "big.safetensors", "big.safetensors"],
                       ["convert", "big.safetensors", "out.pt"]):
-        run = subprocess.run([sys.executable, "-c", MEASURED, command, *arguments], cwd=tmp_path, capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr
-        assert int(run.stderr.split()[-1]) * 1024 < limit, arguments
+        assert peak_bytes(*arguments) < limit, arguments
 
 
 @pytest.mark.parametrize(("arguments", "code"), [

@@ -20,15 +20,16 @@ _neve()
     case $verb:$prev in
         convert:--to) COMPREPLY=($(compgen -W "pt safetensors hf dcp step npz" -- "$cur")); return ;;
         recover:--to) COMPREPLY=($(compgen -d -- "$cur")); compopt -o filenames 2>/dev/null; return ;;
-        *:--step | *:--keep | *:--drop | *:--shard-size) return ;;
+        *:--step | *:--rank | *:--keep | *:--drop | *:--shard-size) return ;;
     esac
     if [[ $cur == -* ]]; then
         local options="--json --quiet -q --help -h --version"
         case $verb in
-            inspect) options+=" --step --tree --lenient" ;;
-            verify | cp) options+=" --step" ;;
-            diff | stats) options+=" --step --lenient" ;;
-            convert) options+=" --to --shard-size --step --tree --drop --lenient" ;;
+            inspect) options+=" --step --rank --tree --lenient" ;;
+            verify) options+=" --step --rank" ;;
+            cp) options+=" --step" ;;
+            diff | stats) options+=" --step --rank --lenient" ;;
+            convert) options+=" --to --shard-size --step --rank --tree --drop --lenient" ;;
             recover) options+=" --to --adopt --dry-run -n" ;;
             gc) options+=" --keep --dry-run -n" ;;
         esac
