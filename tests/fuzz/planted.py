@@ -12,11 +12,13 @@ import sys
 
 # fuzzer: (file, what stands there, what is planted)
 PLANTED = {
-    "header_fuzz": ("src/format/image_header.cc", "if (end > data_bytes_ && cut == nullptr)", "if (end > data_bytes_ + 1 && cut == nullptr)"),
+    "header_fuzz": ("src/format/image_header.cc", "if (end > data_bytes_ && cut == nullptr)",
+                    "if (end > data_bytes_ + 1 && cut == nullptr)"),
     "record_fuzz": ("src/format/commit_record.cc", "if (r.digests.size() != r.chunk_count())", "if (r.digests.size() < r.chunk_count())"),
     "values_fuzz": ("src/format/values.cc", "if (position_ >= text_.size() || text_[position_] != '\\'')",
                     "if (position_ > text_.size() || text_.data()[position_] != '\\'')"),
-    "zip_fuzz": ("src/format/zip_directory.cc", "if (bytes > extra.size() - 4) return std::nullopt;", "if (bytes > extra.size()) return std::nullopt;"),
+    "zip_fuzz": ("src/format/zip_directory.cc", "if (bytes > extra.size() - 4) return std::nullopt;",
+                    "if (bytes > extra.size()) return std::nullopt;"),
     "pickle_fuzz": ("src/format/pickle_machine.cc", "if (index < memo_.size()) return Push(memo_[index]);",
                     "if (index <= memo_.size()) return Push(memo_.data()[index]);"),
     "npy_fuzz": ("src/format/npy_header.cc", "if (head.size() < bytes) return", "if (head.size() + 8 < bytes) return"),

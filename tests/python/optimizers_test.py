@@ -108,4 +108,5 @@ def test_torchs_schedulers_come_back_without_trust(around):
     assert type(found["multi_step"]["milestones"]) is type(saved["multi_step"].milestones)
     fresh = schedulers(torch.optim.SGD(layers().parameters(), lr=0.1))
     around(saved, into=fresh)
-    assert all(scheduler.last_epoch == 7 for scheduler in fresh.values()) and fresh["multi_step"].milestones == saved["multi_step"].milestones
+    assert all(scheduler.last_epoch == 7 for scheduler in fresh.values())
+    assert fresh["multi_step"].milestones == saved["multi_step"].milestones
