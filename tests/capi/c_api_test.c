@@ -133,6 +133,90 @@ static void restore_by_name(neve_image* image) {
   OK(neve_image_tensors_read(image, 0, NULL, NULL, NULL, &error));
 }
 
+/* The same in one call, by what the state says. */
+static void restore_in_one_call(neve_engine* engine, const neve_state* state) {
+  void* const targets[] = {weight, bias, transposed};
+  uint8_t restored[3] = {9, 9, 9};
+  neve_restore_request request = NEVE_RESTORE_REQUEST_INIT;
+  neve_image* image = NULL;
+  neve_string* text = NULL;
+  request.state = state;
+  request.targets = targets;
+  request.restored = restored;
+  fill(8);
+  OK(neve_engine_restore(engine, &request, &image, &error));
+  CHECK(holds(3) && restored[0] == 1 && restored[2] == 1 && neve_image_step(image) == 41);
+  OK(neve_image_describe(image, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"sources\":{\"file\":0,\"ram\":") != NULL);   /* the bytes by tier: the nearest */
+  neve_string_destroy(&text);
+  neve_image_destroy(&image);
+  fill(8);
+  request.include = "b*\n";
+  request.atomic = 1;
+  request.step = 41;
+  OK(neve_engine_restore(engine, &request, NULL, &error));
+  CHECK(bias[10] == 30 && weight[0] == 8 && restored[0] == 0 && restored[1] == 1);
+  request.step = 40;
+  FAILS(NEVE_NOT_FOUND, neve_engine_restore(engine, &request, &image, &error));
+  CHECK(image == NULL);
+}
+
+/* A leaf of any length: a blob of a state with a tree. */
+static void blobs(const char* folder) {
+  static const char tree[] = "{\"b\":0}", payload[] = "ytwo\0parts";
+  neve_tensors none = NEVE_TENSORS_INIT;
+  neve_state* state = NULL;
+  OK(neve_state_create(&none, tree, sizeof tree - 1, 1, &state, &error));
+  const void* const payloads[] = {payload};
+  const size_t bytes[] = {sizeof payload - 1};
+  neve_save_request request = NEVE_SAVE_REQUEST_INIT;
+  request.state = state;
+  request.blobs = payloads;
+  request.blob_bytes = bytes;
+  char path[4096];
+  snprintf(path, sizeof path, "%s/blob.safetensors", folder);
+  OK(neve_file_save(path, &request, &error));
+  neve_image* image = NULL;
+  neve_string* text = NULL;
+  OK(neve_image_open(path, &image, &error));
+  OK(neve_image_blob(image, 0, &text, &error));
+  CHECK(neve_string_size(text) == sizeof payload - 1 && memcmp(neve_string_data(text), payload, sizeof payload - 1) == 0);
+  neve_string_destroy(&text);
+  FAILS(NEVE_NOT_FOUND, neve_image_blob(image, 1, &text, &error));
+  neve_image_destroy(&image);
+  neve_state_destroy(&state);
+}
+
+/* What the command does, of the job that save_and_restore left. */
+static void places(const char* folder, const char* job) {
+  neve_string* text = NULL;
+  OK(neve_place_list(job, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"step\":41") != NULL && strstr(neve_string_data(text), "\"pinned\":true") != NULL);
+  neve_string_destroy(&text);
+  OK(neve_place_verify(job, 41, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"ok\":true") != NULL && strstr(neve_string_data(text), "\"problems\":[]") != NULL);
+  neve_string_destroy(&text);
+  OK(neve_place_gc(job, 1, 1, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"dry_run\":true") != NULL);
+  neve_string_destroy(&text);
+  OK(neve_place_recover("ram:", NULL, 1, 0, &text, &error));
+  CHECK(strstr(neve_string_data(text), "\"items\":[") != NULL);
+  neve_string_destroy(&text);
+  OK(neve_place_gc(job, -1, 0, NULL, &error));   /* the document may be left out */
+  char path[4096];
+  snprintf(path, sizeof path, "%s/nowhere", folder);
+  FAILS(NEVE_UNAVAILABLE, neve_place_list(path, &text, &error));
+  FAILS(NEVE_UNAVAILABLE, neve_place_verify(path, -1, &text, &error));
+  CHECK(text == NULL);
+
+  /* One byte of the image differs from its digest: code and document say so. */
+  snprintf(path, sizeof path,
+           "f=$(ls '%s'/step-*/shard-*.safetensors) && printf X | dd of=\"$f\" bs=1 seek=100000 conv=notrunc 2>/dev/null", job);
+  CHECK(system(path) == 0);
+  FAILS(NEVE_DATA_LOSS, neve_place_verify(job, -1, &text, &error));
+  OK(neve_place_list(job, NULL, &error));
+}
+
 static void save_and_restore(const char* folder) {
   neve_options options = NEVE_OPTIONS_INIT;
   options.folder = folder;
@@ -160,6 +244,14 @@ static void save_and_restore(const char* folder) {
   OK(neve_ticket_wait(ticket, "file", 60, &error));
   OK(neve_ticket_wait(ticket, NULL, 60, &error));
   FAILS(NEVE_INVALID, neve_ticket_wait(ticket, "peer", 0, &error));
+  neve_stage_state stage = NEVE_STAGE_PENDING;
+  OK(neve_ticket_poll(ticket, NULL, &stage, &error));
+  CHECK(stage == NEVE_STAGE_REACHED);
+  OK(neve_ticket_error(ticket, &error));
+  CHECK(neve_ticket_step(ticket) == 41);
+  uint64_t saves = 0;
+  OK(neve_engine_counter(engine, "saves_started_count", &saves, &error));
+  CHECK(saves == 1);
   neve_string* text = NULL;
   OK(neve_ticket_describe(ticket, &text, &error));
   CHECK(strstr(neve_string_data(text), "\"file\":\"reached\"") != NULL);
@@ -180,6 +272,16 @@ static void save_and_restore(const char* folder) {
   restore(image);
   CHECK(holds(3));
   restore_by_name(image);
+  CHECK(neve_image_step(image) == 41);
+  OK(neve_image_values(image, &text, &error));
+  CHECK(strcmp(neve_string_data(text), "i41;") == 0);
+  neve_string_destroy(&text);
+  FAILS(NEVE_NOT_FOUND, neve_image_blob(image, 0, &text, &error));
+  const void* data = NULL;
+  size_t transposed_index = 0;
+  OK(neve_image_tensor_find(image, "transposed", &transposed_index, &error));
+  OK(neve_image_tensor_data(image, transposed_index, &data, &error));   /* row-major, whatever its strides were */
+  for (int i = 0; i < 24; ++i) CHECK(((const int64_t*)data)[i] == transposed[i / 4 + i % 4 * 6]);
   OK(neve_image_verify(image, &error));
   OK(neve_image_describe(image, &text, &error));
   CHECK(strstr(neve_string_data(text), "\"has_digests\":true") != NULL);
@@ -187,6 +289,7 @@ static void save_and_restore(const char* folder) {
   neve_find_request find = NEVE_FIND_REQUEST_INIT;
   find.step = 7;
   FAILS(NEVE_NOT_FOUND, neve_engine_find(engine, &find, &(neve_image*){NULL}, &error));
+  restore_in_one_call(engine, state);
   OK(neve_engine_pin(engine, 41, 1, &error));
   FAILS(NEVE_NOT_FOUND, neve_engine_pin(engine, 42, 1, &error));
   OK(neve_engine_drain(engine, 30, &error));
@@ -408,8 +511,12 @@ int main(void) {
   snprintf(path, sizeof path, "%s/ram", folder);
   setenv("NEVE_RAM_DIR", path, 1);
   CHECK(strlen(neve_version()) >= 5);
+  OK(neve_log_level_set(3, &error));
+  FAILS(NEVE_INVALID, neve_log_level_set(-1, &error));
   snprintf(path, sizeof path, "%s/job", folder);
   save_and_restore(path);
+  places(folder, path);
+  blobs(folder);
   torch_files(folder);
   single_files(folder);
   snprintf(path, sizeof path, "%s/misuse", folder);
