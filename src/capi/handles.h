@@ -2,6 +2,8 @@
 #ifndef NEVE_CAPI_HANDLES_H_
 #define NEVE_CAPI_HANDLES_H_
 
+#include <cxxabi.h>
+
 #include <cerrno>
 #include <exception>
 #include <map>
@@ -139,6 +141,8 @@ neve_code Guarded(neve_error** error, Body body) {
     return Report(Exhausted("out of memory", ENOMEM), error);
   } catch (const std::exception& e) {
     return Report(Internal(std::string("unexpected: ") + e.what()), error);
+  } catch (abi::__forced_unwind&) {   // the calling thread is being cancelled
+    throw;
   } catch (...) {   // a function of the program's that threw all the same
     return Report(Internal("unexpected: an exception that is none of the standard library's"), error);
   }
