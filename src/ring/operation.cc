@@ -89,7 +89,7 @@ bool Prepare(Operation& operation, uint64_t limit, int64_t* result) {
     *result = -EOVERFLOW;
     return false;
   }
-  if (os::IoHooks* const hooks = os::GetIoHooks(); hooks != nullptr) {
+  if (const os::IoHooksInUse hooks; hooks) {
     const os::CallVerdict verdict = hooks->Before(InfoOf(operation, operation.transfer_bytes));
     if (verdict.error_number != 0) {
       *result = -verdict.error_number;
@@ -120,7 +120,7 @@ bool Absorb(Operation& operation, int64_t result, absl::StatusOr<uint64_t>* outc
   }
   operation.retries = 0;
   const auto bytes = static_cast<uint64_t>(result);
-  if (os::IoHooks* const hooks = os::GetIoHooks(); hooks != nullptr && operation.made) {
+  if (const os::IoHooksInUse hooks; hooks && operation.made) {
     const bool shows_bytes = operation.kind == Operation::Kind::kWrite;
     hooks->After(InfoOf(operation, bytes), shows_bytes ? operation.transfer_memory() : nullptr);
   }

@@ -36,7 +36,7 @@ void BlockFileSignals() {
 
 absl::StatusOr<WriteLease> WriteLease::Take(const os::File& file) {
   const os::CallInfo info{.call = os::Call::kLease, .path = file.path};
-  if (os::IoHooks* hooks = os::GetIoHooks()) {
+  if (const os::IoHooksInUse hooks; hooks) {
     if (const int error = hooks->Before(info).error_number) {
       return ErrnoStatus(error, absl::StrFormat("taking a write lease on %s", file.path));
     }
@@ -49,7 +49,7 @@ absl::StatusOr<WriteLease> WriteLease::Take(const os::File& file) {
       RetryInterrupted([&] { return ::fcntl(fd, F_SETLEASE, F_WRLCK); }) == -1) {
     return ErrnoStatus(errno, absl::StrFormat("taking a write lease on %s", file.path));
   }
-  if (os::IoHooks* hooks = os::GetIoHooks()) hooks->After(info, nullptr);
+  if (const os::IoHooksInUse hooks; hooks) hooks->After(info, nullptr);
   return WriteLease(fd);
 }
 

@@ -1,5 +1,7 @@
 #include <fcntl.h>
 
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -14,12 +16,40 @@ namespace {
 class IoHooksTest : public FolderTest {};
 
 TEST_F(IoHooksTest, AreNullUntilInstalled) {
-  EXPECT_EQ(GetIoHooks(), nullptr);
+  EXPECT_FALSE(IoHooksInUse());
   {
     ScriptedHooks hooks;
-    EXPECT_EQ(GetIoHooks(), &hooks);
+    EXPECT_EQ(IoHooksInUse().operator->(), &hooks);
   }
-  EXPECT_EQ(GetIoHooks(), nullptr);
+  EXPECT_FALSE(IoHooksInUse());
+}
+
+// They may be destroyed when SetIoHooks returns: no call is in them any more.
+TEST_F(IoHooksTest, AreTakenAwayWhenNoCallIsInThem) {
+  class Slow : public IoHooks {
+   public:
+    CallVerdict Before(const CallInfo&) override {
+      entered.store(true);
+      while (!may_leave.load()) std::this_thread::yield();
+      left.store(true);
+      return {};
+    }
+    std::atomic<bool> entered{false}, may_leave{false}, left{false};
+  } hooks;
+  SetIoHooks(&hooks);
+  std::thread caller([&] { (void)Stat(Path("f")).ok(); });
+  while (!hooks.entered.load()) std::this_thread::yield();
+  std::atomic<bool> taken{false};
+  std::thread taker([&] {
+    SetIoHooks(nullptr);
+    taken.store(true);
+    EXPECT_TRUE(hooks.left.load());
+  });
+  while (IoHooksInUse()) std::this_thread::yield();   // from here on `taker` waits
+  EXPECT_FALSE(taken.load());
+  hooks.may_leave.store(true);
+  taker.join();
+  caller.join();
 }
 
 TEST_F(IoHooksTest, SeePathFlagsOffsetAndLength) {

@@ -89,6 +89,9 @@ std::string RoundOf(const Paces& paces, bool with_first, uint64_t seed = 1) {
 class OrderTest : public ::testing::TestWithParam<Order> {};
 
 TEST_P(OrderTest, WithoutItAnImageIsTorn) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "what is left out here is a wait: the race is meant";
+#endif
   Omitted omitted(GetParam());
   std::vector<std::string> faults;
   for (const Paces& paces : kPaces) {

@@ -139,8 +139,8 @@ TEST(JsonTextTest, QuotedNamesAreCutAndNeverBroken) {
 }
 
 TEST(JsonReaderTest, NumbersOfThousandsOfDigitsAreRefused) {
-  const std::string long_number(4096, '9');
-  JsonReader fits(long_number), longer(long_number + "9");
+  const std::string long_number(4096, '9'), longer_number(4097, '9');
+  JsonReader fits(long_number), longer(longer_number);
   EXPECT_TRUE(fits.Skip());
   EXPECT_FALSE(longer.Skip());
   EXPECT_TRUE(IsDamaged(longer.Finish()));

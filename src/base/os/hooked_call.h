@@ -30,8 +30,8 @@ struct CallRequest {
 template <typename Make>
 int64_t MakeCall(const CallRequest& request, Make&& make) {
   while (true) {
-    IoHooks* hooks = GetIoHooks();
-    if (hooks == nullptr) {
+    const IoHooksInUse hooks;
+    if (!hooks) {
       const int64_t result = make(request.length);
       if (result >= 0) return result;
       if (errno != EINTR) return -errno;

@@ -36,9 +36,23 @@ class IoHooks {
   virtual void After(const CallInfo& info, const void* data) {}
 };
 
-// Installs hooks for the whole process (null: none). The caller keeps them alive until they are replaced.
+// Installs hooks for the whole process (null: none), and returns when no thread is in those that were installed before: then they
+// may be destroyed. Not from within a hook.
 void SetIoHooks(IoHooks* hooks);
-IoHooks* GetIoHooks();
+
+// What asks the hooks: they stay alive as long as it does. Costs one load when there are none.
+class IoHooksInUse {
+ public:
+  IoHooksInUse();
+  ~IoHooksInUse();
+  IoHooksInUse(const IoHooksInUse&) = delete;
+  IoHooksInUse& operator=(const IoHooksInUse&) = delete;
+  explicit operator bool() const { return hooks_ != nullptr; }
+  IoHooks* operator->() const { return hooks_; }
+
+ private:
+  IoHooks* hooks_ = nullptr;
+};
 
 }  // namespace neve::os
 
