@@ -182,6 +182,14 @@ struct ReadRange {
   uint64_t item_bytes = 1;
 };
 
+// How the images of all ranks become one: glob patterns over dotted names, each of which also matches what lies below.
+struct GlobalOptions {
+  std::vector<std::string> take_rank0;   // what rank 0 speaks for where the ranks differ
+  // All that is wanted: what other places hold is the lowest rank's, and nobody asks whether the ranks agree there. None: everything.
+  // Empty: logical tensors alone.
+  std::optional<std::vector<std::string>> include;
+};
+
 // One rank's image of one save, in whatever tiers hold it; or a file opened by path.
 class Image {
  public:
@@ -201,10 +209,9 @@ class Image {
   // Whether it is the global image of a save: the images of all its ranks as one, in which each logical tensor stands once, whole,
   // under its logical name. An image like any other.
   virtual bool is_global() const = 0;
-  // The global image of the same save. take_rank0: glob patterns over dotted names for what rank 0 may speak for where the ranks
-  // differ. Damaged: the ranks' pieces contradict each other. Unsupported: they differ in a plain tensor or a value (names it and
-  // the ranks), or this is a file opened by its path. Thread: any; not collective.
-  virtual absl::StatusOr<std::unique_ptr<Image>> Global(const std::vector<std::string>& take_rank0) = 0;
+  // The global image of the same save. Damaged: the ranks' pieces contradict each other. Unsupported: they differ in a plain tensor,
+  // a value or the copies of one box (names it and the ranks), or this is a file opened by its path. Thread: any; not collective.
+  virtual absl::StatusOr<std::unique_ptr<Image>> Global(const GlobalOptions& options) = 0;
 };
 
 // A tensor of an image as the user knows it: with its true dtype, shape and strides; aliases are tensors like any other.
@@ -251,7 +258,8 @@ struct FindRequest {
   std::optional<SaveId> before;          // only saves older than this (fallback)
   std::vector<std::string> allow_missing;   // tier names that may be unreachable
   bool fallback = false;                 // a save whose header cannot be read is passed over for the next older one
-  std::vector<std::string> take_rank0;   // of a save of another number of ranks: as in Image::Global
+  std::vector<std::string> take_rank0;   // of a save of another number of ranks: as in GlobalOptions
+  std::optional<std::vector<std::string>> include;   // the same
 };
 
 // ---- Engine ----

@@ -252,8 +252,9 @@ typedef struct neve_find_request {
   const char* allow_missing;         /* NULL, or tier names separated by commas */
   int fallback;                      /* != 0: a save whose header cannot be read is passed over for the next older one */
   const char* take_rank0;            /* of a save of another number of ranks: as for neve_image_global */
+  const char* include;               /* of such a save: as for neve_image_global_part */
 } neve_find_request;
-#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL, 0, NULL}
+#define NEVE_FIND_REQUEST_INIT {sizeof(neve_find_request), -1, -1, 0, NULL, 0, NULL, NULL}
 
 /* This rank's own image; of a save of another number of ranks, which every rank must reach all of, the global image. */
 NEVE_API neve_code neve_engine_find(neve_engine* engine, const neve_find_request* request, neve_image** image, neve_error** error);
@@ -347,9 +348,13 @@ NEVE_API neve_code neve_image_blob(neve_image* image, uint32_t number, neve_stri
 /* The global image of the same save: the images of all its ranks as one, in which each logical tensor stands once, whole, under its
  * logical name. An image like any other, and the caller's to destroy; it may outlive `image`. take_rank0: NULL, or glob patterns
  * over dotted names, one a line, of what rank 0 may speak for. NEVE_DAMAGED: the ranks' pieces contradict each other (names tensor,
- * ranks and boxes). NEVE_UNSUPPORTED: the ranks differ in a plain tensor or a value (names it and the ranks), or the image was opened
- * by its path. Any thread; one rank alone may call it. */
+ * ranks and boxes). NEVE_UNSUPPORTED: the ranks differ in a plain tensor, a value or the copies of one box (names it and the ranks), or
+ * the image was opened by its path. Any thread; one rank alone may call it. */
 NEVE_API neve_code neve_image_global(neve_image* image, const char* take_rank0, neve_image** global, neve_error** error);
+/* The same for a part of it. include: NULL, or such patterns of all that is wanted: what other places hold is the lowest rank's, and
+ * whether the ranks agree there is not asked; "": logical tensors alone. */
+NEVE_API neve_code neve_image_global_part(neve_image* image, const char* take_rank0, const char* include, neve_image** global,
+                                          neve_error** error);
 NEVE_API int neve_image_is_global(const neve_image* image);
 
 typedef struct neve_boxes {

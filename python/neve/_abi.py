@@ -118,6 +118,7 @@ class FindRequest(Sized):
         ("allow_missing", c_char_p),
         ("fallback", c_int),
         ("take_rank0", c_char_p),
+        ("include", c_char_p),
     ]
     _initial_ = {"step": -1, "before_incarnation": -1}
 
@@ -272,6 +273,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "neve_image_tensor_find": (c_int, [_handle, c_char_p, POINTER(c_size_t), _error]),
     "neve_image_tensors_read": (c_int, [_handle, c_size_t, POINTER(c_size_t), c_void_p, c_void_p, _error]),
     "neve_image_global": (c_int, [_handle, c_char_p, _out, _error]),
+    "neve_image_global_part": (c_int, [_handle, c_char_p, c_char_p, _out, _error]),
     "neve_image_is_global": (c_int, [_handle]),
     "neve_image_boxes_read": (c_int, [_handle, POINTER(Boxes), _error]),
     "neve_image_verify": (c_int, [_handle, _error]),

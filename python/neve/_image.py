@@ -261,17 +261,29 @@ class Image:
         """Whether it is the images of all ranks of a save, seen as one: each logical tensor whole, the trees merged."""
         return bool(library().neve_image_is_global(self._handle))
 
-    def global_image(self, take_rank0: Optional[bytes] = None) -> "Image":
-        """The global image of the same save. Waits for no other rank."""
+    def global_image(self, take_rank0: Optional[bytes] = None, include: Optional[bytes] = None) -> "Image":
+        """The global image of the same save. Waits for no other rank.
+
+        Patterns are one a line. include: of all that is wanted of it; b"": logical tensors alone.
+        """
         handle = ctypes.c_void_p()
-        call("neve_image_global", self._handle, take_rank0, ctypes.byref(handle))
+        call("neve_image_global_part", self._handle, take_rank0, include, ctypes.byref(handle))
         return Image(handle)
 
     def read_boxes(self, boxes: Sequence[Box], touched: Optional[List[str]] = None) -> None:
-        """Fills the boxes' memory. `touched` gets the labels of boxes that were written, also when an error is raised."""
+        """Fills the boxes' memory, in batches between which Ctrl-C is heard. `touched` gets the labels of boxes that were written,
+        also when an error is raised."""
+        begin = 0
+        while begin < len(boxes):
+            end, size = begin, 0
+            while end < len(boxes) and (end == begin or size + boxes[end].bytes <= BATCH_BYTES):
+                size += boxes[end].bytes
+                end += 1
+            self._read_box_batch(boxes[begin:end], touched)
+            begin = end
+
+    def _read_box_batch(self, boxes: Sequence[Box], touched: Optional[List[str]]) -> None:
         count = len(boxes)
-        if not count:
-            return
         written = (ctypes.c_uint8 * count)()
         tensors = array("Q", [box.index for box in boxes])
         offsets = array("q", [number for box in boxes for number in box.offset] or [0])

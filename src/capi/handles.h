@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -160,6 +161,11 @@ inline std::vector<std::string> SplitLines(const char* text) {
     rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
   }
   return lines;
+}
+
+// None for no text.
+inline std::optional<std::vector<std::string>> SplitLinesIfAny(const char* text) {
+  return text == nullptr ? std::nullopt : std::optional(SplitLines(text));
 }
 
 inline void GiveString(neve_string** out, std::string text) { *out = new neve_string{std::move(text)}; }

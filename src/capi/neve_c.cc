@@ -343,7 +343,7 @@ neve_code neve_engine_find(neve_engine* engine, const neve_find_request* given, 
     NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenEngine> open, Find<OpenEngine>(engine));
     neve::FindRequest find;
     if (given != nullptr) {
-      NEVE_ASSIGN_OR_RETURN(const neve_find_request adopted, Adopt(given, sizeof(neve_find_request), "NEVE_FIND_REQUEST_INIT"));
+      NEVE_ASSIGN_OR_RETURN(const neve_find_request adopted, Adopt(given, offsetof(neve_find_request, include), "NEVE_FIND_REQUEST_INIT"));
       const neve_find_request* const request = &adopted;
       if (request->step >= 0) find.step = static_cast<uint64_t>(request->step);
       if (request->before_incarnation >= 0) {
@@ -352,6 +352,7 @@ neve_code neve_engine_find(neve_engine* engine, const neve_find_request* given, 
       find.allow_missing = SplitCommas(request->allow_missing);
       find.fallback = request->fallback != 0;
       find.take_rank0 = neve::capi::SplitLines(request->take_rank0);
+      find.include = neve::capi::SplitLinesIfAny(request->include);
     }
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> found, open->engine->Find(find));
     *image = Give(std::make_shared<OpenImage>(std::move(found)));

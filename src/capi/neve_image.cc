@@ -206,11 +206,17 @@ neve_code neve_image_blob(neve_image* image, uint32_t number, neve_string** payl
 }
 
 neve_code neve_image_global(neve_image* image, const char* take_rank0, neve_image** global, neve_error** error) {
+  return neve_image_global_part(image, take_rank0, nullptr, global, error);
+}
+
+neve_code neve_image_global_part(neve_image* image, const char* take_rank0, const char* include, neve_image** global,
+                                 neve_error** error) {
   return Guarded(error, [&]() -> absl::Status {
     if (global == nullptr) return neve::Invalid("the place for the global image is null");
     *global = nullptr;
     NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<OpenImage> open, Find<OpenImage>(image));
-    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> made, open->image->Global(neve::capi::SplitLines(take_rank0)));
+    const neve::GlobalOptions options{neve::capi::SplitLines(take_rank0), neve::capi::SplitLinesIfAny(include)};
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Image> made, open->image->Global(options));
     *global = Give(std::make_shared<OpenImage>(std::move(made)));
     return absl::OkStatus();
   });

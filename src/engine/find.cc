@@ -58,13 +58,13 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::OpenSave(const std::shared_pt
   *header_lost = false;
   const auto failed = [&refusals](const absl::Status& status) { refusals.CopyFailed(status); };
   if (opener->save.world != options_.world) {
-    return engine::OpenGlobalImage(opener, request.take_rank0, options_.rank, failed, reason, header_lost);
+    return engine::OpenGlobalImage(opener, {request.take_rank0, request.include}, options_.rank, failed, reason, header_lost);
   }
   NEVE_ASSIGN_OR_RETURN(ImageParts parts, opener->OpenRank(options_.rank, failed, reason));
-  parts.global = [opener, rank = options_.rank](const std::vector<std::string>& take_rank0) {
+  parts.global = [opener, rank = options_.rank](const GlobalOptions& options) {
     std::string why;
     bool lost = false;
-    return engine::OpenGlobalImage(opener, take_rank0, rank, [](const absl::Status&) {}, &why, &lost);
+    return engine::OpenGlobalImage(opener, options, rank, [](const absl::Status&) {}, &why, &lost);
   };
   *header_lost = true;   // unless it is read now
   NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Image> image, MakeImage(std::move(parts)));

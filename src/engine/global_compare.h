@@ -12,8 +12,10 @@
 
 namespace neve::engine {
 
-// One answer for each comparison. Of what is larger than 64 KiB and lies alike in the chunks of both images only the ends are read: the
-// records' digests tell of the chunks between. Memory is bounded whatever the sizes.
+// One answer for each comparison. What lies alike in the chunks of both images is told by the digests that their records hold: where
+// those of all its chunks are the same nothing is read, else, of what is larger than 64 KiB, the ends at most. Memory is bounded
+// whatever the sizes. A copy of a box that cannot be read is not compared, for whoever reads the box takes another; of anything else
+// that is the error.
 absl::StatusOr<std::vector<bool>> CompareBytes(std::span<const std::unique_ptr<RankFile>> images,
                                                std::span<const format::Comparison> comparisons);
 

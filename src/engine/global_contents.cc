@@ -37,7 +37,11 @@ GlobalContents::GlobalContents(std::vector<Rank> ranks, format::GlobalImage glob
 absl::StatusOr<std::unique_ptr<GlobalContents>> GlobalContents::Open(std::vector<Rank> ranks) {
   std::vector<format::RankImage> images;
   for (const Rank& rank : ranks) images.push_back({rank.rank, &rank.contents->header(), rank.contents->tensors()});
-  NEVE_ASSIGN_OR_RETURN(const auto merge, format::GlobalMerge::Begin(std::move(images), {}, format::Differing::kByRank));
+  const auto read = [&ranks](uint32_t image, uint64_t offset, std::span<std::byte> target) {
+    return ranks[image].contents->Read(offset, target);
+  };
+  NEVE_ASSIGN_OR_RETURN(const auto merge,
+                        format::GlobalMerge::Begin(std::move(images), {.differing = format::Differing::kByRank}, read));
   NEVE_ASSIGN_OR_RETURN(const std::vector<bool> equal, Compare(ranks, merge->comparisons()));
   NEVE_ASSIGN_OR_RETURN(format::GlobalImage global, merge->Finish(equal));
   return std::unique_ptr<GlobalContents>(new GlobalContents(std::move(ranks), std::move(global)));

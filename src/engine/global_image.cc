@@ -32,7 +32,7 @@ class GlobalImageImpl final : public OpenedImage {
     return std::all_of(images_.begin(), images_.end(), [](const auto& image) { return image->has_digests(); });
   }
   bool is_global() const override { return true; }
-  absl::StatusOr<std::unique_ptr<Image>> Global(const std::vector<std::string>&) override {
+  absl::StatusOr<std::unique_ptr<Image>> Global(const GlobalOptions&) override {
     return Invalid("this is the global image of its save already");
   }
 
@@ -145,20 +145,25 @@ class GlobalImageImpl final : public OpenedImage {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OpenedImage>> MergeImages(std::vector<std::unique_ptr<RankFile>> images, SaveInfo info,
-                                                         const std::vector<std::string>& take_rank0, uint32_t own_rank) {
+                                                         const GlobalOptions& options, uint32_t own_rank) {
   std::vector<format::RankImage> ranks;
   for (size_t i = 0; i < images.size(); ++i) {
     const format::CommitRecord* record = images[i]->record();
     ranks.push_back({record == nullptr ? static_cast<uint32_t>(i) : record->key.rank, &images[i]->parsed(), images[i]->tensors()});
   }
-  NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<format::GlobalMerge> merge, format::GlobalMerge::Begin(std::move(ranks), take_rank0));
+  NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<format::GlobalMerge> merge, format::GlobalMerge::Begin(
+      std::move(ranks), {options.take_rank0, options.include},
+      [&images](uint32_t image, uint64_t offset, std::span<std::byte> target) {
+        const restore::Range range{.offset = offset, .bytes = target.size(), .target = target.data()};
+        return images[image]->ReadRanges({&range, 1});
+      }));
   NEVE_ASSIGN_OR_RETURN(const std::vector<bool> equal, CompareBytes(images, merge->comparisons()));
   NEVE_ASSIGN_OR_RETURN(format::GlobalImage global, merge->Finish(equal));
   return std::make_unique<GlobalImageImpl>(std::move(images), std::move(info), std::move(global), own_rank);
 }
 
 absl::StatusOr<std::unique_ptr<Image>> OpenGlobalImage(const std::shared_ptr<const SaveOpener>& opener,
-                                                       const std::vector<std::string>& take_rank0, uint32_t own_rank,
+                                                       const GlobalOptions& options, uint32_t own_rank,
                                                        const std::function<void(const absl::Status&)>& failed, std::string* reason,
                                                        bool* unreadable) {
   const uint32_t world = opener->save.world;
@@ -199,7 +204,7 @@ absl::StatusOr<std::unique_ptr<Image>> OpenGlobalImage(const std::shared_ptr<con
     images.push_back(*std::move(here.image));
   }
   *unreadable = true;                              // unless it is merged now
-  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Image> global, MergeImages(std::move(images), opener->info, take_rank0, own_rank));
+  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Image> global, MergeImages(std::move(images), opener->info, options, own_rank));
   *unreadable = false;
   return global;
 }

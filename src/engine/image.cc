@@ -33,8 +33,8 @@ class ImageImpl : public RankFile {
   uint64_t image_bytes() const override { return parts_.image_bytes; }
   bool has_digests() const override { return parts_.record != nullptr; }
   bool is_global() const override { return false; }
-  absl::StatusOr<std::unique_ptr<Image>> Global(const std::vector<std::string>& take_rank0) override {
-    if (parts_.global) return parts_.global(take_rank0);
+  absl::StatusOr<std::unique_ptr<Image>> Global(const GlobalOptions& options) override {
+    if (parts_.global) return parts_.global(options);
     return Unsupported(absl::StrFormat("%s was opened by its path: find the save through its job for the images of all ranks",
                                        parts_.info.job));
   }

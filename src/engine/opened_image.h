@@ -55,7 +55,7 @@ struct ImageParts {
   std::vector<std::shared_ptr<void>> keep;              // tiers that the sources read from
   std::function<void()> on_destroy;
   // The global image of the save; null: only the file is known.
-  std::function<absl::StatusOr<std::unique_ptr<Image>>(const std::vector<std::string>& take_rank0)> global;
+  std::function<absl::StatusOr<std::unique_ptr<Image>>(const GlobalOptions&)> global;
 };
 
 class OpenedImage : public Image {

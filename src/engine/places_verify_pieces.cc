@@ -43,7 +43,7 @@ absl::Status VerifyPieces(const SaveToVerify& save, const std::shared_ptr<sync::
     if (equal[i]) continue;
     std::vector<uint32_t> holders;
     for (const format::Comparison::Bytes& copy : comparisons[i].copies) holders.push_back(copy.image);
-    const auto& [image, offset, bytes] = comparisons[i].copies.front();
+    const auto& [image, offset, bytes, expanded] = comparisons[i].copies.front();
     const format::LogicalTensor* box = nullptr;
     for (const format::LogicalTensor& tensor : images[image]->tensors()) {
       if (tensor.piece != nullptr && tensor.logical_name() == comparisons[i].name &&

@@ -1,5 +1,5 @@
 // Restore into memory that is there: what is wanted of a save, as whole tensors of the rank's own image where it has them, else as boxes
-// of the logical tensors that all ranks hold together.
+// of the logical tensors that all ranks hold together. Of a box whose bytes are bad in the own image another rank's copy is read.
 #include "neve/restore.h"
 
 #include <fnmatch.h>
@@ -30,6 +30,10 @@ std::string ShapeText(std::span<const int64_t> shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return text + "]";
+}
+
+bool IsOfTheSave(const absl::Status& status) {   // another save, or another copy of what it holds, may be whole
+  return absl::IsDataLoss(status) || status.code() == absl::StatusCode::kOutOfRange;
 }
 
 bool Same(std::span<const int64_t> a, std::span<const int64_t> b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
@@ -67,23 +71,11 @@ class Restoration {
   }
 
   absl::Status Read() {
-    std::vector<TensorTarget> whole;
-    std::vector<BoxTarget> own_boxes, global_boxes;
-    const State& state = *request_.state;
-    for (const Wanted& wanted : wanted_) {
-      const format::TensorSpec& spec = state.structure().tensors[wanted.tensor];
-      if (OnDevice(wanted.tensor)) {
-        NEVE_RETURN_IF_ERROR(ReadToDevice(wanted, spec));
-      } else if (wanted.whole) {
-        whole.push_back({wanted.index, request_.targets[wanted.tensor], spec.strides.data()});
-      } else {
-        (wanted.from == own_.get() ? own_boxes : global_boxes)
-            .push_back({wanted.index, wanted.offset.data(), spec.shape.data(), request_.targets[wanted.tensor], spec.strides.data()});
-      }
-    }
-    NEVE_RETURN_IF_ERROR(own_->Read(whole));
-    NEVE_RETURN_IF_ERROR(own_->ReadBoxes(own_boxes));
-    if (!global_boxes.empty()) NEVE_RETURN_IF_ERROR(global_tensors_->ReadBoxes(global_boxes));
+    std::vector<const Wanted*> own, elsewhere;
+    for (const Wanted& wanted : wanted_) (wanted.from == own_.get() ? own : elsewhere).push_back(&wanted);
+    const absl::Status read = ReadWanted(own);
+    if (!read.ok()) NEVE_RETURN_IF_ERROR(ReadOwnFromCopies(own, read));
+    NEVE_RETURN_IF_ERROR(ReadWanted(elsewhere));
     if (!request_.restored.empty()) {
       std::fill(request_.restored.begin(), request_.restored.end(), 0);
       for (const Wanted& wanted : wanted_) request_.restored[wanted.tensor] = 1;
@@ -92,6 +84,52 @@ class Restoration {
   }
 
  private:
+  // All of one source.
+  absl::Status ReadWanted(std::span<const Wanted* const> all) {
+    std::vector<TensorTarget> whole;
+    std::vector<BoxTarget> boxes;
+    for (const Wanted* const wanted : all) {
+      const format::TensorSpec& spec = request_.state->structure().tensors[wanted->tensor];
+      if (OnDevice(wanted->tensor)) {
+        NEVE_RETURN_IF_ERROR(ReadToDevice(*wanted, spec));
+      } else if (wanted->whole) {
+        whole.push_back({wanted->index, request_.targets[wanted->tensor], spec.strides.data()});
+      } else {
+        boxes.push_back({wanted->index, wanted->offset.data(), spec.shape.data(), request_.targets[wanted->tensor], spec.strides.data()});
+      }
+    }
+    if (!whole.empty()) NEVE_RETURN_IF_ERROR(all.front()->from->Read(whole));
+    return boxes.empty() ? absl::OkStatus() : all.front()->from->ReadBoxes(boxes);
+  }
+
+  // Some bytes of the own image are bad (`status`). What is no piece must be good there; of pieces any rank's copy will do.
+  absl::Status ReadOwnFromCopies(std::span<const Wanted* const> own, const absl::Status& status) {
+    if (!IsOfTheSave(status) || image_.is_global()) return status;
+    std::vector<const Wanted*> plain;
+    std::vector<Wanted> pieces;
+    for (const Wanted* const wanted : own) {
+      if (own_->at(wanted->index).piece) {
+        pieces.push_back({wanted->tensor, nullptr, 0, wanted->offset, false});
+      } else {
+        plain.push_back(wanted);
+      }
+    }
+    if (pieces.empty() || !ReadWanted(plain).ok()) return status;
+    absl::StatusOr<std::unique_ptr<Image>> copies = image_.Global({request_.find.take_rank0, std::vector<std::string>()});
+    if (!copies.ok()) return status;
+    NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<ImageTensors> tensors, ImageTensors::Of(copies->get()));
+    std::vector<const Wanted*> wanted;
+    for (Wanted& piece : pieces) {
+      const format::TensorSpec& spec = request_.state->structure().tensors[piece.tensor];
+      const std::optional<size_t> found = tensors->Find(spec.piece->logical_name.empty() ? spec.name : spec.piece->logical_name);
+      if (!found.has_value()) return status;
+      piece.from = tensors.get();
+      piece.index = *found;
+      wanted.push_back(&piece);
+    }
+    return ReadWanted(wanted).ok() ? absl::OkStatus() : status;
+  }
+
   bool OnDevice(size_t tensor) const { return !request_.state->devices().empty() && request_.state->device_of(tensor) >= 0; }
 
   bool Included(const std::string& name, std::vector<bool>* matched) const {
@@ -158,7 +196,7 @@ class Restoration {
     if (global_tensors_ != nullptr) return absl::OkStatus();
     Image* global = &image_;
     if (!image_.is_global()) {
-      NEVE_ASSIGN_OR_RETURN(global_, image_.Global(request_.find.take_rank0));
+      NEVE_ASSIGN_OR_RETURN(global_, image_.Global({request_.find.take_rank0, std::nullopt}));
       global = global_.get();
     }
     NEVE_ASSIGN_OR_RETURN(global_tensors_, ImageTensors::Of(global));
@@ -209,10 +247,6 @@ absl::Status Fill(Image& image, const RestoreRequest& request) {
   } catch (const std::bad_alloc&) {
     return Exhausted("no memory to restore with", ENOMEM);
   }
-}
-
-bool IsOfTheSave(const absl::Status& status) {   // another save may be whole
-  return absl::IsDataLoss(status) || status.code() == absl::StatusCode::kOutOfRange;
 }
 
 }  // namespace

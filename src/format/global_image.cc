@@ -1,6 +1,7 @@
 #include "format/global_image.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "format/global_tree.h"
 #include "format/json_text.h"
 #include "format/layout.h"
+#include "format/piece.h"
 #include "format/tree_facts.h"
 #include "format/tree_walk.h"
 
@@ -25,18 +27,19 @@ uint64_t StoredKey(uint32_t image, uint32_t stored) { return uint64_t{image} << 
 
 class Impl final : public GlobalMerge {
  public:
-  Impl(std::vector<RankImage> images, std::vector<std::string> take_rank0, Differing differing)
-      : images_(std::move(images)), disagreements_(std::move(take_rank0), differing) {}
+  Impl(std::vector<RankImage> images, GlobalOptions options)
+      : images_(std::move(images)), disagreements_(std::move(options)) {}
 
-  absl::Status Begin() {
+  absl::Status Begin(const Read& read) {
     if (images_.empty()) return Internal("a merge needs images");
-    NEVE_ASSIGN_OR_RETURN(tree_, MergeTrees(images_, &disagreements_));
+    NEVE_ASSIGN_OR_RETURN(tree_, MergeTrees(images_, &disagreements_,
+                                            [&](const GlobalHolder& blob) { return PayloadOf(blob, read); }));
     for (GlobalLeaf& leaf : tree_.leaves) {
       std::stable_sort(leaf.holders.begin(), leaf.holders.end(),
                        [](const GlobalHolder& a, const GlobalHolder& b) { return a.image < b.image; });
       if (leaf.kind == Kind::kLogical) {
         NEVE_ASSIGN_OR_RETURN(GlobalEntry entry, JoinPieces(images_, leaf));
-        joined_.emplace(&leaf, std::move(entry));
+        CompareBoxes(leaf, joined_.emplace(&leaf, std::move(entry)).first->second);
       }
     }
     Compare(tree_.root);
@@ -48,9 +51,22 @@ class Impl final : public GlobalMerge {
   absl::StatusOr<GlobalImage> Finish(const std::vector<bool>& equal) override {
     for (size_t i = 0; i < comparisons_.size(); ++i) {
       if (equal[i]) continue;
-      const std::string what = absl::StrFormat("has different bytes on %s", RanksOf(comparisons_[i]));
-      for (const std::string& path : paths_[i]) disagreements_.Add(path, what);
+      const Comparison& comparison = comparisons_[i];
+      const std::string what = absl::StrFormat("has different bytes on %s", RanksOf(comparison));
+      if (!comparison.box) {
+        for (const std::string& path : paths_[i]) disagreements_.Add(path, what);
+      } else if (disagreements_.RankZeroSpeaks(paths_[i].front())) {
+        const auto& [leaf, box] = boxes_.at(i);
+        first_only_[leaf].push_back(box);
+      } else {
+        const std::string where = BoxText(BoxOffset(i), comparison.extent);
+        if (disagreements_.by_rank()) {   // a box cannot be shown by rank
+          return Damaged(absl::StrFormat("the logical tensor %s %s in the box %s", Quoted(comparison.name), what, where));
+        }
+        disagreements_.Add(comparison.name, absl::StrFormat("%s in the box %s", what, where));
+      }
     }
+    for (const auto& [leaf, boxes] : first_only_) TakeFirstCopies(boxes, &joined_.at(leaf));
     NEVE_RETURN_IF_ERROR(disagreements_.status());
     const std::set<std::string> by_rank = disagreements_.TakePaths();
     NEVE_RETURN_IF_ERROR(NameByRank(images_, by_rank, &tree_));
@@ -75,6 +91,73 @@ class Impl final : public GlobalMerge {
   }
 
   // ---- what must be equal ----
+
+  // Copies of one box.
+  void CompareBoxes(const GlobalLeaf& leaf, const GlobalEntry& entry) {
+    for (size_t box = 0; box < entry.boxes.size(); ++box) {
+      const std::span<const GlobalCopy> copies = entry.CopiesOf(box);
+      if (copies.size() < 2) continue;
+      if (!disagreements_.LogicalMatters(leaf.path)) {
+        first_only_[&leaf].push_back(box);
+        continue;
+      }
+      Comparison comparison;
+      comparison.name = leaf.name;
+      comparison.box = true;
+      comparison.dtype = entry.dtype;
+      comparison.extent.assign(entry.boxes.extent(box).begin(), entry.boxes.extent(box).end());
+      for (const GlobalCopy& copy : copies) {
+        uint64_t bytes = ItemBytes(entry.dtype);
+        for (size_t i = 0; i < comparison.extent.size(); ++i) {
+          if (i >= 64 || (copy.expanded >> i & 1) == 0) bytes *= static_cast<uint64_t>(comparison.extent[i]);
+        }
+        comparison.copies.push_back({copy.image, copy.offset, bytes, copy.expanded});
+      }
+      boxes_.emplace(comparisons_.size(), std::pair(&leaf, box));
+      comparisons_.push_back(std::move(comparison));
+      paths_.push_back({leaf.path});
+    }
+  }
+
+  std::span<const int64_t> BoxOffset(size_t comparison) const {
+    const auto& [leaf, box] = boxes_.at(comparison);
+    return joined_.at(leaf).boxes.offset(box);
+  }
+
+  // Of those boxes the lowest rank's copy alone. boxes: ascending.
+  static void TakeFirstCopies(std::span<const size_t> boxes, GlobalEntry* entry) {
+    std::vector<GlobalCopy> copies;
+    std::vector<uint32_t> first_copy;
+    for (size_t box = 0; box < entry->boxes.size(); ++box) {
+      const std::span<const GlobalCopy> held = entry->CopiesOf(box);
+      const bool first = std::binary_search(boxes.begin(), boxes.end(), box);
+      first_copy.push_back(static_cast<uint32_t>(copies.size()));
+      copies.insert(copies.end(), held.begin(), first ? held.begin() + 1 : held.end());
+    }
+    first_copy.push_back(static_cast<uint32_t>(copies.size()));
+    entry->copies = std::move(copies);
+    entry->first_copy = std::move(first_copy);
+  }
+
+  // What a blob holds behind its length.
+  absl::StatusOr<std::string> PayloadOf(const GlobalHolder& blob, const Read& read) {
+    const HeaderTensor& stored = StoredOf(blob.image, BlobEntry(blob));
+    const auto wrong = [&](const char* what) {
+      return Damaged(absl::StrFormat("the blob %s of rank %d %s", Quoted(stored.name), images_[blob.image].rank, what));
+    };
+    if (stored.bytes < kBlobPrefixBytes) return wrong("is shorter than its length");
+    std::array<std::byte, kBlobPrefixBytes> prefix;
+    NEVE_RETURN_IF_ERROR(read(blob.image, stored.offset, prefix));
+    uint64_t payload = 0;
+    for (size_t i = 0; i < prefix.size(); ++i) payload |= std::to_integer<uint64_t>(prefix[i]) << (8 * i);
+    if (payload > stored.bytes - kBlobPrefixBytes) return wrong("is longer than its place");
+    if (payload > kTreeBytesMax) return Unsupported(absl::StrFormat("%s is a value of %d bytes on one rank and a container on another",
+                                                                    Quoted(stored.name), payload));
+    std::string text(payload, '\0');
+    if (payload == 0) return text;
+    NEVE_RETURN_IF_ERROR(read(blob.image, stored.offset + kBlobPrefixBytes, std::as_writable_bytes(std::span(text))));
+    return text;
+  }
 
   void Compare(const TreeNode& node) {
     if (node.attributes != nullptr) Compare(*node.attributes);
@@ -345,6 +428,8 @@ class Impl final : public GlobalMerge {
   std::unordered_map<const GlobalLeaf*, GlobalEntry> joined_;
   std::vector<Comparison> comparisons_;
   std::vector<std::vector<std::string>> paths_;                              // of what shares the bytes of each comparison
+  std::unordered_map<size_t, std::pair<const GlobalLeaf*, size_t>> boxes_;   // of each that is of a box
+  std::unordered_map<const GlobalLeaf*, std::vector<size_t>> first_only_;    // boxes of which the lowest rank's copy is taken
   std::unordered_map<uint64_t, size_t> comparison_of_;                       // by the first one's entry
   std::vector<std::unordered_map<std::string_view, uint32_t>> blob_entries_;   // of each image: name to entry
 
@@ -362,10 +447,10 @@ class Impl final : public GlobalMerge {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GlobalMerge>> GlobalMerge::Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0,
-                                                                Differing differing) {
-  auto merge = std::make_unique<Impl>(std::move(images), std::move(take_rank0), differing);
-  NEVE_RETURN_IF_ERROR(merge->Begin());
+absl::StatusOr<std::unique_ptr<GlobalMerge>> GlobalMerge::Begin(std::vector<RankImage> images, GlobalOptions options,
+                                                                const Read& read) {
+  auto merge = std::make_unique<Impl>(std::move(images), std::move(options));
+  NEVE_RETURN_IF_ERROR(merge->Begin(read));
   return std::unique_ptr<GlobalMerge>(std::move(merge));
 }
 

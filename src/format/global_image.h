@@ -1,24 +1,28 @@
 // The global image of a save: what all ranks' images hold together, presented as one image in which each logical tensor stands once,
-// whole, under its logical name. Pure: from the ranks' headers, and from the caller's word which bytes are equal.
+// whole, under its logical name. Pure: from the ranks' headers, from the caller's word which bytes are equal, and from blobs that it reads.
 //
-//   NEVE_ASSIGN_OR_RETURN(auto merge, GlobalMerge::Begin(images, take_rank0));
+//   NEVE_ASSIGN_OR_RETURN(auto merge, GlobalMerge::Begin(images, options, read));
 //   std::vector<bool> equal = ...;                       // for each of merge->comparisons()
 //   NEVE_ASSIGN_OR_RETURN(GlobalImage global, merge->Finish(equal));
 //
 // Invariants
 //   - header_text is a valid header of docs/format.md without pieces; LogicalTensors of it are `tensors`.
 //   - Boxes of one logical tensor have one type and global shape, cover it without a gap and share no element; identical boxes of
-//     several ranks are copies of one box. Boxes without elements count for nothing.
+//     several ranks are copies of one box, with equal bytes. Boxes without elements count for nothing.
 //   - Plain tensors, blobs and values that several ranks hold in one place are equal on all of them, or are the lowest rank's where
-//     a pattern of take_rank0 matches; where they differ the merge is refused, or `place` becomes a dictionary `place.@0`, `place.@1` of
-//     what each rank has there (Differing). What one rank holds is taken. Dictionaries and lists merge by key and index, in the order of
-//     the ranks; where one rank holds a reference and another a tensor, the tensor stands.
+//     a pattern of take_rank0 matches (of boxes that differ then the lowest rank's is read); where they differ the merge is refused, or
+//     `place` becomes a dictionary `place.@0`, `place.@1` of what each rank has there (Differing). What one rank holds is taken.
+//     Dictionaries and lists merge by key and index, in the order of the ranks, also (but not by rank) where one rank's holds values
+//     alone. Where one rank holds a reference and another a tensor, the tensor stands. No pattern makes a tensor disappear.
+//   - What `include` does not want is the lowest rank's, whatever the others hold.
 // Errors: Damaged names tensor, ranks and boxes; Unsupported names what differs and the ranks.
 #ifndef NEVE_FORMAT_GLOBAL_IMAGE_H_
 #define NEVE_FORMAT_GLOBAL_IMAGE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,23 +75,36 @@ struct Comparison {
   struct Bytes {
     uint32_t image;
     uint64_t offset, bytes;
+    uint64_t expanded = 0;             // of a box: as in GlobalCopy
   };
-  std::string name;                    // of the tensor in the first image, or of the blob
+  std::string name;                    // of the tensor in the first image, or of the blob; of the logical tensor of a box
   bool blob = false;                   // 8 bytes of length come first; only they and the payload count
+  bool box = false;                    // each copy can stand for the others: one that cannot be read is not compared
+  DType dtype = DType::kU8;            // of a box
+  tensor::Dims extent;                 // of a box
   std::vector<Bytes> copies;           // two or more
 };
 
 // What becomes of plain tensors, blobs and values that differ between ranks.
 enum class Differing : uint8_t {
   kRefused,   // Unsupported: to restore another number of ranks one of them must be taken
-  kByRank,    // shown by rank: for those who look
+  kByRank,    // shown by rank: for those who look. Copies of a box cannot be shown so: Damaged
+};
+
+// Glob patterns over dotted names; one also matches what lies below.
+struct GlobalOptions {
+  std::vector<std::string> take_rank0;                // what rank 0 speaks for where the ranks differ
+  std::optional<std::vector<std::string>> include;    // all that is wanted; none: everything; empty: logical tensors alone
+  Differing differing = Differing::kRefused;
 };
 
 class GlobalMerge {
  public:
-  // take_rank0: glob patterns over dotted names; one also matches what lies below. images: by ascending rank.
-  static absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<RankImage> images, std::vector<std::string> take_rank0,
-                                                            Differing differing = Differing::kRefused);
+  // Reads bytes of one image, for what cannot be told from headers.
+  using Read = std::function<absl::Status(uint32_t image, uint64_t offset, std::span<std::byte> target)>;
+
+  // images: by ascending rank. read: called before it returns.
+  static absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<RankImage> images, GlobalOptions options, const Read& read);
   virtual ~GlobalMerge() = default;
   virtual std::span<const Comparison> comparisons() const = 0;
   // equal: one for each comparison. Once.

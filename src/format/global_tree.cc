@@ -8,10 +8,12 @@
 
 #include "absl/strings/str_format.h"
 #include "base/codec/digest.h"
+#include "base/codec/text.h"
 #include "format/checked_json.h"
 #include "format/global_leaves.h"
 #include "format/json_text.h"
 #include "format/layout.h"
+#include "format/value_nodes.h"
 
 namespace neve::format {
 namespace {
@@ -49,7 +51,8 @@ struct TreeClass {
 
 class Merger {
  public:
-  Merger(std::span<const RankImage> images, Disagreements* disagreements) : images_(images), disagreements_(disagreements) {}
+  Merger(std::span<const RankImage> images, Disagreements* disagreements, const BlobPayload& payload)
+      : images_(images), disagreements_(disagreements), payload_(payload) {}
 
   absl::StatusOr<GlobalTree> Run() {
     for (const TreeClass& members : Classes()) {
@@ -113,6 +116,85 @@ class Merger {
     disagreements_->Add(into.path, absl::StrFormat("%s (%s and %s)", what, FirstHolder(into), ThisRank()));
   }
 
+  // One of two kinds cannot stand in the place. Rank 0 may speak for a value, never make a tensor disappear.
+  void DifferInKind(const TreeNode& into, const TreeNode& from) {
+    if (!HoldsTensors(from)) return Differ(into, "is of different kinds");
+    if (!disagreements_->Matters(into.path)) return;
+    disagreements_->Add(into.path, absl::StrFormat("holds tensors on %s and is of another kind on %s, which no take_rank0 can settle",
+                                                   ThisRank(), FirstHolder(into)));
+  }
+
+  static bool HoldsTensors(const TreeNode& node) {
+    if (node.kind == TreeNode::Kind::kTensor || node.kind == TreeNode::Kind::kSame) return true;
+    return (node.attributes != nullptr && HoldsTensors(*node.attributes)) ||
+           std::any_of(node.children.begin(), node.children.end(), HoldsTensors);
+  }
+
+  // ---- values that stand for containers ----
+
+  static bool IsContainer(const TreeNode& node) {
+    return node.kind == TreeNode::Kind::kDict || node.kind == TreeNode::Kind::kList || node.kind == TreeNode::Kind::kComposite;
+  }
+  static bool IsValueBlob(const TreeNode& node) { return node.kind == TreeNode::Kind::kBlob && node.type.empty(); }
+  static bool IsValue(const TreeNode& node) { return node.kind == TreeNode::Kind::kValue; }
+
+  // Brings two nodes that may hold the same in two forms to one form.
+  absl::Status MakeAlike(TreeNode* into, TreeNode* from) {
+    if (disagreements_->by_rank()) return absl::OkStatus();   // shown as they stand
+    if (IsValueBlob(*into) && (IsContainer(*from) || IsValue(*from))) NEVE_RETURN_IF_ERROR(ReadBlob(into));
+    if (IsValueBlob(*from) && (IsContainer(*into) || IsValue(*into))) NEVE_RETURN_IF_ERROR(ReadBlob(from));
+    const bool both = IsValue(*into) && IsValue(*from) && into->text != from->text && IsDictionaryText(into->text) &&
+                      IsDictionaryText(from->text);
+    if (IsValue(*into) && (both || IsContainer(*from))) NEVE_RETURN_IF_ERROR(OpenValue(into).status());
+    if (IsValue(*from) && (both || IsContainer(*into))) NEVE_RETURN_IF_ERROR(OpenValue(from).status());
+    return absl::OkStatus();
+  }
+
+  // A blob of values as the value, where all its holders have the same; where they do not, what it takes to merge them.
+  absl::Status ReadBlob(TreeNode* node) {
+    const std::vector<GlobalHolder> holders = merged_.leaves[node->index].holders;
+    std::vector<std::string> texts;
+    for (const GlobalHolder& holder : holders) {
+      const absl::StatusOr<std::string> payload = payload_(holder);
+      if (!payload.ok()) return payload.status();
+      NEVE_ASSIGN_OR_RETURN(std::string text, TextOfPayload(*payload, node->path));
+      TreeNode value;
+      value.key = node->key;
+      value.path = node->path;
+      value.text = std::move(text);
+      if (&holder == holders.data()) {
+        texts.push_back(value.text);
+        *node = std::move(value);
+      } else if (std::find(texts.begin(), texts.end(), value.text) == texts.end()) {
+        texts.push_back(value.text);
+        const RankImage* outer = std::exchange(image_, &images_[holder.image]);
+        const absl::Status merged = Merge(node, &value);
+        image_ = outer;
+        NEVE_RETURN_IF_ERROR(merged);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Bytes and text stand in a blob as they are.
+  static absl::StatusOr<std::string> TextOfPayload(std::string_view payload, const std::string& path) {
+    const std::string_view kind = payload.substr(0, 1), content = payload.substr(kind.size());
+    if (kind == "v") return std::string(content);
+    if (kind == "y" || kind == "s") return std::string(kind) + codec::Base64UrlEncode(content) + ";";
+    return Damaged(absl::StrFormat("%s: a blob of an unknown kind", Quoted(path)));
+  }
+
+  // Text may be written in quotes or in base64url.
+  static absl::StatusOr<bool> SameValue(const std::string& a, const std::string& b) {
+    if (a == b) return true;
+    const auto is_text = [](const std::string& text) { return text.starts_with('\'') || text.starts_with('s'); };
+    if (!is_text(a) || !is_text(b)) return false;
+    ValuesReader reader_a(a), reader_b(b);
+    NEVE_ASSIGN_OR_RETURN(const Value value_a, reader_a.Next());
+    NEVE_ASSIGN_OR_RETURN(const Value value_b, reader_b.Next());
+    return value_a.text == value_b.text;
+  }
+
   std::string FirstHolder(const TreeNode& node) const {
     const bool leaf = node.kind == TreeNode::Kind::kTensor || node.kind == TreeNode::Kind::kBlob;
     return leaf ? absl::StrFormat("rank %d", images_[merged_.leaves[node.index].holders.front().image].rank) : FirstRank();
@@ -127,15 +209,18 @@ class Merger {
       *into = std::move(*from);
       return absl::OkStatus();
     }
+    NEVE_RETURN_IF_ERROR(MakeAlike(into, from));
     if (into->kind != from->kind || into->type != from->type) {
-      Differ(*into, "is of different kinds");
+      DifferInKind(*into, *from);
       return absl::OkStatus();
     }
     switch (into->kind) {
       case Kind::kTensor: break;   // above
-      case Kind::kValue:
-        if (into->text != from->text) Differ(*into, "has different values");
+      case Kind::kValue: {
+        NEVE_ASSIGN_OR_RETURN(const bool same, SameValue(into->text, from->text));
+        if (!same) Differ(*into, "has different values");
         break;
+      }
       case Kind::kSame:
         if (into->text != from->text) Differ(*into, "is the same object as different tensors");
         break;
@@ -154,7 +239,7 @@ class Merger {
       case Kind::kOpaque: {
         if (into->kind != Kind::kList && (into->text != from->text || into->extra != from->extra ||
                                           into->children.size() != from->children.size())) {
-          Differ(*into, "is of different kinds");
+          DifferInKind(*into, *from);
           return absl::OkStatus();
         }
         for (size_t i = 0; i < from->children.size(); ++i) {
@@ -212,23 +297,64 @@ class Merger {
 
   const std::span<const RankImage> images_;
   Disagreements* const disagreements_;
+  const BlobPayload& payload_;
   std::vector<TreeClass> classes_;
   const RankImage* image_ = nullptr;   // the first of the class that is being merged
   GlobalTree merged_;
   LeafMaker maker_{&merged_};
 };
 
+// Whether a glob can match the path, or something above or below it. Rather too often than not: a set or a single wildcard counts as
+// any text from there on, for what they match other languages have their own word.
+bool MayMeet(std::string_view pattern, std::string_view path) {
+  if (path.empty()) return true;
+  std::string simple(pattern.substr(0, pattern.find_first_of("?[")));
+  if (simple.size() < pattern.size()) simple.push_back('*');
+  // at[i]: the first i characters of the pattern match what has been seen of the path.
+  std::vector<bool> at(simple.size() + 1, false);
+  at[0] = true;
+  const auto pass_stars = [&] {
+    for (size_t i = 0; i < simple.size(); ++i) {
+      if (at[i] && simple[i] == '*') at[i + 1] = true;
+    }
+  };
+  pass_stars();
+  for (size_t p = 0; p <= path.size(); ++p) {
+    const char c = p < path.size() ? path[p] : '.';
+    if (at[simple.size()] && c == '.') return true;   // it matches this place, or one above
+    bool any = false;
+    for (size_t i = simple.size() + 1; i-- > 0;) {
+      const bool stays = i < simple.size() && at[i] && simple[i] == '*';
+      const bool steps = i > 0 && at[i - 1] && simple[i - 1] == c;
+      at[i] = stays || steps;
+      any = any || at[i];
+    }
+    if (!any) return false;
+    pass_stars();
+  }
+  return true;   // what is left of it can match something below
+}
+
 }  // namespace
 
-bool Disagreements::RankZeroWins(const std::string& path) const {
-  return std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
+bool Disagreements::Matters(const std::string& path) const {
+  const auto& include = options_.include;
+  return !include.has_value() || std::any_of(include->begin(), include->end(), [&](const auto& pattern) { return MayMeet(pattern, path); });
+}
+
+bool Disagreements::LogicalMatters(const std::string& path) const {
+  return (options_.include.has_value() && options_.include->empty()) || Matters(path);
+}
+
+bool Disagreements::RankZeroSpeaks(const std::string& path) const {
+  return std::any_of(options_.take_rank0.begin(), options_.take_rank0.end(), [&](const std::string& pattern) {
     return pattern == path || ::fnmatch(pattern.c_str(), path.c_str(), FNM_NOESCAPE) == 0 ||
            ::fnmatch((pattern + ".*").c_str(), path.c_str(), FNM_NOESCAPE) == 0;
   });
 }
 
 void Disagreements::Add(const std::string& path, const std::string& what) {
-  if (differing_ == Differing::kByRank) {
+  if (by_rank()) {
     paths_.insert(path);
     return;
   }
@@ -240,13 +366,14 @@ absl::Status Disagreements::status() const {
   std::string text;
   for (const std::string& one : texts_) text += "\n  " + one;
   if (count_ > texts_.size()) text += absl::StrFormat("\n  and %d more", count_ - texts_.size());
-  return Unsupported(absl::StrFormat("the ranks' states differ where one must be taken for another number of ranks: restore with "
-                                     "take_rank0 patterns for what rank 0 may speak for, or save what differs as pieces:%s",
+  return Unsupported(absl::StrFormat("the ranks' states differ where one of them must be taken for all: restore with take_rank0 patterns "
+                                     "for what rank 0 may speak for, name what is wanted with include=, or save what differs as "
+                                     "pieces:%s",
                                      text));
 }
 
-absl::StatusOr<GlobalTree> MergeTrees(std::span<const RankImage> images, Disagreements* disagreements) {
-  return Merger(images, disagreements).Run();
+absl::StatusOr<GlobalTree> MergeTrees(std::span<const RankImage> images, Disagreements* disagreements, const BlobPayload& payload) {
+  return Merger(images, disagreements, payload).Run();
 }
 
 }  // namespace neve::format

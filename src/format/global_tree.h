@@ -1,12 +1,13 @@
 // The trees of all ranks as one. Internal to global_image.h.
 //
 // Ranks whose structure is the same text share one tree. A tensor, a box of a logical tensor and a blob become leaves, which know
-// who holds them; the rest of a node merges by its kind.
+// who holds them; the rest of a node merges by its kind. What is all values on one rank merges as the container that it stands for.
 #ifndef NEVE_FORMAT_GLOBAL_TREE_H_
 #define NEVE_FORMAT_GLOBAL_TREE_H_
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -36,17 +37,20 @@ struct GlobalLeaf {
 // What the ranks do not agree on, gathered to be told at once, or to be shown by rank.
 class Disagreements {
  public:
-  Disagreements(std::vector<std::string> take_rank0, Differing differing)
-      : differing_(differing), patterns_(std::move(take_rank0)) {}
-  bool RankZeroWins(const std::string& path) const;
+  explicit Disagreements(GlobalOptions options) : options_(std::move(options)) {}
+  // Whether anybody wants what stands at that place or below it; of a place above what is wanted, too.
+  bool Matters(const std::string& path) const;
+  bool LogicalMatters(const std::string& path) const;   // a logical tensor there
+  bool RankZeroSpeaks(const std::string& path) const;   // by a pattern
+  bool RankZeroWins(const std::string& path) const { return RankZeroSpeaks(path) || !Matters(path); }
+  bool by_rank() const { return options_.differing == Differing::kByRank; }
   void Add(const std::string& path, const std::string& what);
   absl::Status status() const;           // Unsupported when any was added that may not differ
   std::set<std::string> TakePaths() { return std::move(paths_); }   // of those added that may
 
  private:
-  const Differing differing_;
+  const GlobalOptions options_;
   std::set<std::string> paths_;
-  std::vector<std::string> patterns_;
   std::vector<std::string> texts_;
   uint64_t count_ = 0;
 };
@@ -56,7 +60,9 @@ struct GlobalTree {
   bool flat = false;
   std::deque<GlobalLeaf> leaves;         // which stay where they are when more are added
 };
-absl::StatusOr<GlobalTree> MergeTrees(std::span<const RankImage> images, Disagreements* disagreements);
+// payload: of a blob of one image. Called for those only that hold values where another rank holds a container or a short value.
+using BlobPayload = std::function<absl::StatusOr<std::string>(const GlobalHolder& blob)>;
+absl::StatusOr<GlobalTree> MergeTrees(std::span<const RankImage> images, Disagreements* disagreements, const BlobPayload& payload);
 
 }  // namespace neve::format
 

@@ -49,6 +49,16 @@ std::optional<std::string> JsonKey(std::string_view text) {
   return key;
 }
 
+// Control characters, and lone surrogates, which UTF-8 cannot hold.
+bool NeedsJson(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    if (c < 0x20 || c == 0x7f) return true;
+    if (c == 0xed && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0xa0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<Value> KeyOfComponent(std::string_view component) {
@@ -84,6 +94,27 @@ absl::StatusOr<Value> KeyOfComponent(std::string_view component) {
     if (key.ok() && reader.position() == text->size()) return *std::move(key);
   }
   return Damaged(absl::StrFormat("the escaped key %s is malformed", Quoted(component.substr(0, 80))));
+}
+
+std::string ComponentOfKey(const Value& key, std::string_view text) {
+  if (key.kind == Value::Kind::kText) {
+    if (key.text.empty()) return "~e";
+    if (NeedsJson(key.text)) {
+      std::string json;
+      AppendJsonString(key.text, &json);
+      return "~j" + codec::Base64UrlEncode(json);
+    }
+    return key.text[0] == '~' ? "~" + key.text : key.text;
+  }
+  switch (text.front()) {
+    case 't':
+    case 'f':
+    case 'n': return "~" + std::string(text);
+    case 'i':
+    case 'd':
+    case 'y': return "~" + std::string(text.substr(0, text.size() - 1));   // without its semicolon
+    default: return "~p" + codec::Base64UrlEncode(text);
+  }
 }
 
 }  // namespace neve::format

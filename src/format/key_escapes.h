@@ -2,6 +2,7 @@
 #ifndef NEVE_FORMAT_KEY_ESCAPES_H_
 #define NEVE_FORMAT_KEY_ESCAPES_H_
 
+#include <string>
 #include <string_view>
 
 #include "base/error/status.h"
@@ -11,6 +12,9 @@ namespace neve::format {
 
 // The key that an escaped component stands for. Damaged: no escape that docs/format.md knows.
 absl::StatusOr<Value> KeyOfComponent(std::string_view component);
+
+// The component for a key. text: the key as values have it.
+std::string ComponentOfKey(const Value& key, std::string_view text);
 
 }  // namespace neve::format
 

@@ -90,6 +90,7 @@ inline void EveryCallRefuses(neve_engine* engine, neve_state* state, neve_ticket
   EXPECT_CODE(wanted, neve_image_values, image, &text);
   EXPECT_CODE(wanted, neve_image_blob, image, uint32_t{0}, &text);
   EXPECT_CODE(wanted, neve_image_global, image, nullptr, &other);
+  EXPECT_CODE(wanted, neve_image_global_part, image, nullptr, "", &other);
   EXPECT_CODE(wanted, neve_image_boxes_read, image, &boxes);
   EXPECT_CODE(wanted, neve_image_verify, image);
   EXPECT_CODE(wanted, neve_torch_stream_read, stream, target, 1, &bytes);

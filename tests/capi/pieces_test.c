@@ -113,6 +113,8 @@ static void boxes_come_back_in_another_layout(const char* folder) {
   neve_image *image = NULL, *global = NULL;
   OK(neve_engine_find(engine, NULL, &image, &error));
   CHECK(!neve_image_is_global(image) && neve_image_tensor_count(image) == 2);
+  OK(neve_image_global_part(image, NULL, "", &global, &error));
+  neve_image_destroy(&global);
   OK(neve_image_global(image, "nothing*\n", &global, &error));
   neve_image_destroy(&image);   /* the global one stands by itself */
   CHECK(neve_image_is_global(global) && neve_image_tensor_count(global) == 1);
@@ -149,6 +151,7 @@ static void boxes_come_back_in_another_layout(const char* folder) {
 
   FAILS(NEVE_INVALID, neve_image_global(global, NULL, &image, &error));   /* it is one already */
   FAILS(NEVE_INVALID, neve_image_global(NULL, NULL, &image, &error));
+  FAILS(NEVE_INVALID, neve_image_global_part(NULL, NULL, NULL, &image, &error));
   FAILS(NEVE_INVALID, neve_image_boxes_read(global, NULL, &error));
   boxes.offsets = NULL;
   FAILS(NEVE_INVALID, neve_image_boxes_read(global, &boxes, &error));

@@ -393,7 +393,7 @@ TEST_F(GlobalImageTest, PlainTensorsAreTakenOnceWhereTheyAreEqual) {
     EXPECT_THAT(std::string(different.status().message()), HasSubstr("\"t1\" has different bytes on ranks 0 and 1"));
     std::vector<std::unique_ptr<RankFile>> images;
     for (const int64_t rank : {0, 1}) images.emplace_back(dynamic_cast<RankFile*>(OpenImageFile(PathOf(rank))->release()));
-    EXPECT_TRUE(engine::MergeImages(std::move(images), {}, {"t*"}, 0).ok());
+    EXPECT_TRUE(engine::MergeImages(std::move(images), {}, {.take_rank0 = {"t*"}}, 0).ok());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "base/error/status.h"
 #include "base/os/syscalls.h"
 #include "engine/engine_fixture.h"
+#include "neve/restore.h"
 
 namespace neve {
 namespace {
@@ -420,6 +422,53 @@ TEST_F(ReshardTest, DCP_06_OneRanksLayoutIsReadAsAnotherInTheSameWorld) {
     EXPECT_TRUE(whole.Holds(5));
     EXPECT_EQ((*global)->VerifyAll(), absl::OkStatus());
     EXPECT_EQ(ranks_[rank].engine->Agree(absl::OkStatus()), absl::OkStatus());
+  });
+}
+
+// Both ranks hold all rows; the end of one image is spoilt, behind the chunk of the header.
+TEST_F(ReshardTest, ARestoreReadsTheCopyOfAnotherRankWhereItsOwnBytesAreBad) {
+  constexpr int64_t kMany = 200'000;
+  tiers_ = {"file:" + folder_};
+  OpenWorld(2);
+  ASSERT_NO_FATAL_FAILURE(ExpectOpen());
+  OnEach([&](uint32_t rank) {
+    RowState rows(kMany, 0, 1);
+    rows.Set(5);
+    SaveRequest request;
+    request.step = 5;
+    request.state = rows.state;
+    request.addresses = rows.addresses;
+    auto ticket = ranks_[rank].engine->Save(request);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_EQ((*ticket)->Wait("done", 60), absl::OkStatus());
+  });
+  const auto spoil = [&](const std::string& shard) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(job())) {
+      const std::string path = entry.path().string();
+      if (path.find(shard) == std::string::npos || !path.ends_with(".safetensors")) continue;
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-1, std::ios::end);
+      file.put('?');
+    }
+  };
+  const auto restore = [&](uint32_t rank, RowState* rows) {
+    const std::vector<void*> targets = {rows->data.data()};
+    RestoreRequest request;
+    request.state = rows->state;
+    request.targets = targets;
+    return RestoreInto(*ranks_[rank].engine, request).status();
+  };
+  spoil("shard-00000");
+  OnEach([&](uint32_t rank) {
+    RowState rows(kMany, 0, 1);
+    EXPECT_EQ(restore(rank, &rows), absl::OkStatus());
+    EXPECT_TRUE(rows.Holds(5));
+  });
+  spoil("shard-00001");
+  OnEach([&](uint32_t rank) {
+    RowState rows(kMany, 0, 1);
+    const absl::Status status = restore(rank, &rows);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   });
 }
 

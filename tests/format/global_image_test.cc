@@ -1,7 +1,11 @@
 // Headers of several ranks merged into one, and ranks that contradict each other.
 #include "format/global_image.h"
 
+#include <cstring>
 #include <deque>
+#include <functional>
+#include <map>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,20 +30,39 @@ class Ranks {
     tensors_.push_back(LogicalTensors(headers_.back()).value());
     return *this;
   }
-  absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(std::vector<std::string> take_rank0 = {}) const {
-    std::vector<RankImage> images;
-    for (uint32_t i = 0; i < headers_.size(); ++i) images.push_back({i, &headers_[i], tensors_[i]});
-    return GlobalMerge::Begin(std::move(images), std::move(take_rank0));
+  // Of the rank that was added last, what its blobs hold.
+  Ranks& WithBlobs(std::vector<std::string> payloads) {
+    payloads_[headers_.size() - 1] = std::move(payloads);
+    return *this;
   }
-  // What differs, shown by rank.
-  absl::StatusOr<GlobalImage> ByRank(bool equal = true) const {
+  absl::StatusOr<std::unique_ptr<GlobalMerge>> Begin(GlobalOptions options = {}) const {
     std::vector<RankImage> images;
     for (uint32_t i = 0; i < headers_.size(); ++i) images.push_back({i, &headers_[i], tensors_[i]});
-    NEVE_ASSIGN_OR_RETURN(const auto merge, GlobalMerge::Begin(std::move(images), {}, Differing::kByRank));
-    return merge->Finish(std::vector<bool>(merge->comparisons().size(), equal));
+    return GlobalMerge::Begin(std::move(images), std::move(options), [&](uint32_t image, uint64_t offset, std::span<std::byte> target) {
+      for (const HeaderTensor& blob : headers_[image].tensors) {
+        if (!blob.name.starts_with(kBlobPrefix) || offset < blob.offset || offset >= blob.offset + blob.bytes) continue;
+        const std::string& payload = payloads_.at(image).at(std::stoul(blob.name.substr(kBlobPrefix.size())));
+        std::string bytes(8, '\0');
+        for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(payload.size() >> (8 * i));
+        bytes += payload;
+        std::memcpy(target.data(), bytes.data() + (offset - blob.offset), target.size());
+        return absl::OkStatus();
+      }
+      return absl::InternalError("no blob was asked for");
+    });
+  }
+  // What differs, shown by rank. equal: of all that is compared but copies of boxes.
+  absl::StatusOr<GlobalImage> ByRank(bool equal = true) const {
+    NEVE_ASSIGN_OR_RETURN(const auto merge, Begin({.differing = Differing::kByRank}));
+    std::vector<bool> answers;
+    for (const Comparison& comparison : merge->comparisons()) answers.push_back(equal || comparison.box);
+    return merge->Finish(answers);
   }
   absl::StatusOr<GlobalImage> Merge(bool equal = true, std::vector<std::string> take_rank0 = {}) const {
-    NEVE_ASSIGN_OR_RETURN(const auto merge, Begin(std::move(take_rank0)));
+    return MergeBy({std::move(take_rank0), std::nullopt}, equal);
+  }
+  absl::StatusOr<GlobalImage> MergeBy(GlobalOptions options, bool equal = true) const {
+    NEVE_ASSIGN_OR_RETURN(const auto merge, Begin(std::move(options)));
     return merge->Finish(std::vector<bool>(merge->comparisons().size(), equal));
   }
   GlobalImage Merged() const {
@@ -51,6 +74,7 @@ class Ranks {
  private:
   std::deque<ImageHeader> headers_;
   std::deque<std::vector<LogicalTensor>> tensors_;
+  std::map<size_t, std::vector<std::string>> payloads_;
 };
 
 State Box(tensor::Dims extent, tensor::Dims global, tensor::Dims offset, DType dtype = DType::kF32, std::string name = "w") {
@@ -212,6 +236,134 @@ TEST(GlobalImageTest, KindsThatDisagreeAreNamed) {
   EXPECT_THAT(Difference(Ranks().Add(Tree(R"({"d":[]})")).Add(Tree(R"({"d":[],"t":"O"})"))), HasSubstr("kinds"));
   EXPECT_THAT(Difference(Ranks().Add(Tree(R"({"d":[]})")).Add(State())), HasSubstr("flat"));
   EXPECT_TRUE(Ranks().Add(Tree(R"({"d":[["a",{"d":[]}]]})")).Add(Tree(R"({"d":[["a",{"l":[]}]]})")).Merge(true, {"a"}).ok());
+}
+
+// What a state of one place is, by "key: text of the value", tensors by "key: tensor".
+std::string Places(const GlobalImage& global) {
+  const auto tree = ReadStateTree(global.header, global.tensors);
+  EXPECT_TRUE(tree.ok()) << tree.status();
+  if (!tree.ok()) return "";
+  std::string text;
+  const std::function<void(const TreeNode&)> walk = [&](const TreeNode& node) {
+    if (node.kind == TreeNode::Kind::kTensor) text += node.path + ": tensor\n";
+    if (node.kind == TreeNode::Kind::kValue) text += node.path + ": " + node.text + "\n";
+    if (node.kind == TreeNode::Kind::kBlob) text += node.path + ": blob\n";
+    for (const TreeNode& child : node.children) walk(child);
+  };
+  walk(tree->root);
+  return text;
+}
+
+TEST(GlobalImageTest, ValuesMergeWithTheContainersThatTheyStandFor) {
+  const State values = Tree(R"("v")");
+  State tensors = Tree(R"({"d":[["~~odd","v"],2,["~i7",{"d":[1]}]]})");
+  tensors.Add("a", DType::kF32, {2}, {}, 0x1000).Add("z", DType::kF32, {2}, {}, 0x2000).Add("~i7.w", DType::kF32, {2}, {}, 0x3000);
+  // {"step": 3, "~odd": None, 7: {"lr": True, b"\x00": -2}} on rank 0, tensors beside and among them on rank 1.
+  const std::string text = "{'step'i3;'~odd'ni7;{'lr'tyAA;i-2;}}";
+  for (const std::vector<std::string>& take_rank0 : {std::vector<std::string>{}, {"*"}}) {
+    const auto global = Ranks().Add(values, text).Add(tensors, "n").Merge(true, take_rank0);
+    ASSERT_TRUE(global.ok()) << global.status();
+    EXPECT_EQ(Places(*global), "step: i3;\n~~odd: n\n~i7.lr: t\n~i7.~yAA: i-2;\n~i7.w: tensor\na: tensor\nz: tensor\n");
+  }
+  // The other way round, and where the value is a blob.
+  const auto turned = Ranks().Add(tensors, "n").Add(values, text).Merge();
+  ASSERT_TRUE(turned.ok()) << turned.status();
+  EXPECT_EQ(Places(*turned), "~~odd: n\na: tensor\nz: tensor\n~i7.w: tensor\n~i7.lr: t\n~i7.~yAA: i-2;\nstep: i3;\n");
+  State blob = Tree(R"({"b":0})");
+  blob.structure.blob_count = 1;
+  blob.capacities.blob_bytes = {4096};
+  const auto read = Ranks().Add(blob).WithBlobs({"v" + text}).Add(tensors, "n").Merge(true, {"*"});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(Places(*read), "step: i3;\n~~odd: n\n~i7.lr: t\n~i7.~yAA: i-2;\n~i7.w: tensor\na: tensor\nz: tensor\n");
+  // Blobs of several ranks, alike and not.
+  const auto several = Ranks().Add(blob).WithBlobs({"v{'a'i1;}"}).Add(blob).WithBlobs({"v{'a'i1;}"}).Add(blob).WithBlobs({"v{'b'i2;}"})
+                           .Add(Tree(R"({"d":[["c","v"]]})"), "i3;").Merge();
+  ASSERT_TRUE(several.ok()) << several.status();
+  EXPECT_EQ(Places(*several), "a: i1;\nb: i2;\nc: i3;\n");
+  EXPECT_THAT(Message(Ranks().Add(blob).WithBlobs({"v{'c'i1;}"}).Add(Tree(R"({"d":[["c","v"]]})"), "i3;").Merge().status()),
+              HasSubstr("\"c\" has different values (rank 0 and rank 1)"));
+}
+
+TEST(GlobalImageTest, ListsTuplesAndObjectsOfValuesMergeWithTensors) {
+  State tensors = Tree(R"({"d":[["l",{"l":["v",1]}],["t",{"l":["v",1],"t":"tuple"}],["n",{"l":[1],"t":"n:m.Point"}],)"
+                       R"(["o",{"d":[1],"t":"O"}],["c",{"o":"dataclass","q":"m.Config","c":[{"d":[["x","v"],1]}]}]]})");
+  for (const char* name : {"l.1", "t.1", "n.0", "o.w", "c.w"}) {
+    tensors.Add(name, DType::kF32, {2}, {}, 0x1000 * (1 + tensors.addresses.size()));
+  }
+  const std::string values = "{'l'[i1;]'t'(i2;)'n'@'m.Point'()'o'E{'k'i4;}'c'@'m.Config'{'x'i5;}}";
+  State all = Tree(R"("v")");
+  all.capacities.values_bytes = 128;
+  const auto global = Ranks().Add(all, values).Add(tensors, "i1;i2;i5;").Merge(true, {"*"});
+  ASSERT_TRUE(global.ok()) << global.status();
+  EXPECT_EQ(Places(*global), "l.0: i1;\nl.1: tensor\nt.0: i2;\nt.1: tensor\nn.0: tensor\no.k: i4;\no.w: tensor\nc.x: i5;\n"
+                             "c.w: tensor\n");
+}
+
+TEST(GlobalImageTest, DictionariesOfValuesMergeByKey) {
+  const State values = Tree(R"("v")");
+  const GlobalImage global =
+      Ranks().Add(values, "{'a'i1;'b'{}}").Add(values, "{'b'{'c'i2;}'a'i1;'s'sYWJj;}").Add(values, "{'s''abc'}").Merged();
+  EXPECT_EQ(Places(global), "a: i1;\nb.c: i2;\ns: sYWJj;\n");
+  EXPECT_THAT(Difference(Ranks().Add(values, "{'a'i1;'l'[i1;]}").Add(values, "{'a'i2;'l'[i1;i2;]}")),
+              AllOf(HasSubstr("\"a\" has different values"), HasSubstr("\"l\" has different values")));
+}
+
+TEST(GlobalImageTest, NoPatternMakesATensorDisappear) {
+  State tensor = Tree(R"({"d":[["x",{"d":[1]}]]})");
+  tensor.Add("x.w", DType::kF32, {2}, {}, 0x1000);
+  for (const State& other : {Tree(R"({"d":[["x","v"]]})"), Tree(R"({"d":[["x",{"l":["v"]}]]})")}) {
+    for (const char* pattern : {"*", "x", "x.w"}) {
+      const absl::Status status = Ranks().Add(other, "i5;").Add(tensor).Merge(true, {pattern}).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+      EXPECT_THAT(Message(status), HasSubstr("\"x\" holds tensors on rank 1 and is of another kind on rank 0"));
+    }
+    EXPECT_TRUE(Ranks().Add(tensor).Add(other, "i5;").Merge(true, {"x"}).ok()) << "rank 0's tensor stands";
+  }
+}
+
+TEST(GlobalImageTest, CopiesOfABoxMustBeEqual) {
+  const auto ranks = Ranks().Add(Box({2}, {4}, {0})).Add(Box({2}, {4}, {2})).Add(Box({2}, {4}, {2}));
+  const auto merge = ranks.Begin();
+  ASSERT_TRUE(merge.ok()) << merge.status();
+  ASSERT_EQ((*merge)->comparisons().size(), 1u);
+  const Comparison& comparison = (*merge)->comparisons()[0];
+  EXPECT_EQ(comparison.name, "w");
+  EXPECT_TRUE(comparison.box);
+  ASSERT_EQ(comparison.copies.size(), 2u);
+  EXPECT_EQ(comparison.copies[0].image, 1u);
+  EXPECT_EQ(comparison.copies[1].bytes, 8u);
+  EXPECT_THAT(Difference(ranks, false), HasSubstr("\"w\" has different bytes on ranks 1 and 2 in the box [2:4]"));
+  const auto taken = ranks.Merge(false, {"w"});
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->entries[0].CopiesOf(0).size(), 1u);
+  ASSERT_EQ(taken->entries[0].CopiesOf(1).size(), 1u);
+  EXPECT_EQ(taken->entries[0].CopiesOf(1)[0].image, 1u);
+  EXPECT_EQ(ranks.Merge(true, {"w"})->entries[0].CopiesOf(1).size(), 2u) << "what is equal can stand for the other";
+  EXPECT_TRUE(IsDamaged(ranks.MergeBy({.differing = Differing::kByRank}, false).status())) << "boxes are shown once";
+}
+
+TEST(GlobalImageTest, WhatIsNotWantedMayDiffer) {
+  State state = Tree(R"({"d":[["rng",{"d":[["cpu","v"]]}],["model",{"d":[1]}],["w",{"T":1}]]})");
+  state.Add("model.b", DType::kF32, {2}, {}, 0x1000).Add("w", DType::kF32, {2}, {}, 0x2000).AsPiece({2}, {0});
+  const Ranks ranks = Ranks().Add(state, "i1;").Add(state, "i2;");
+  using Patterns = std::vector<std::string>;
+  for (const Patterns& include : {Patterns{"w"}, {"mod?l"}, {"[n-z]ng.gpu"}, {"rng.cpu.*.x"}}) {
+    EXPECT_EQ(ranks.MergeBy({{}, include}).ok(), include[0] != "[n-z]ng.gpu" && include[0] != "rng.cpu.*.x") << include[0];
+  }
+  EXPECT_EQ(ranks.MergeBy({{}, Patterns{"w"}}, false).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(ranks.MergeBy({{"w"}, Patterns{"w"}}, false).ok());
+  const auto merge = ranks.Begin({{}, Patterns{"nothing"}});
+  ASSERT_TRUE(merge.ok()) << merge.status();
+  EXPECT_THAT((*merge)->comparisons(), IsEmpty());
+  EXPECT_EQ((*merge)->Finish({})->entries.front().copies.size(), 1u) << "what nobody compared is one rank's";
+  EXPECT_EQ((*ranks.Begin({{}, Patterns{}}))->comparisons().size(), 1u) << "logical tensors alone";
+  EXPECT_FALSE(ranks.MergeBy({{}, Patterns{}}, false).ok());
+  for (const char* pattern : {"model", "model.b", "model.*", "*", "m*.b", "*b", "model.b.c"}) {
+    EXPECT_FALSE(ranks.MergeBy({{"rng"}, Patterns{pattern}}, false).ok()) << pattern;
+  }
+  for (const char* pattern : {"mod", "model.c", "model.bc", "b"}) {
+    EXPECT_TRUE(ranks.MergeBy({{"rng"}, Patterns{pattern}}, false).ok()) << pattern;
+  }
 }
 
 TEST(GlobalImageTest, OneRankAloneIsWhatItHolds) {

@@ -85,10 +85,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const bool equal : {true, false}) {
     for (const fuzz::Way way : {fuzz::Way::kRefused, fuzz::Way::kRankZero, fuzz::Way::kByRank}) {
-      std::vector<std::string> take_rank0;
-      if (way == fuzz::Way::kRankZero) take_rank0.push_back("*");
-      auto merge = format::GlobalMerge::Begin(
-          ranks, take_rank0, way == fuzz::Way::kByRank ? format::Differing::kByRank : format::Differing::kRefused);
+      format::GlobalOptions options;
+      if (way == fuzz::Way::kRankZero) options.take_rank0.push_back("*");
+      if (way == fuzz::Way::kByRank) options.differing = format::Differing::kByRank;
+      auto merge = format::GlobalMerge::Begin(ranks, options, [](uint32_t, uint64_t, std::span<std::byte> target) {
+        // A length of 3, then "v{}"; nothing larger is asked for.
+        if (target.size() == 8) std::memcpy(target.data(), "\3\0\0\0\0\0\0\0", 8);
+        if (target.size() == 3) std::memcpy(target.data(), "v{}", 3);
+        return absl::OkStatus();
+      });
       if (!merge.ok()) continue;
       for (const format::Comparison& comparison : (*merge)->comparisons()) {
         NEVE_CHECK(comparison.copies.size() > 1);
