@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _bind_pieces, _names, _optimizers, _overlap, _tensors, _values
 from ._bind_pieces import PieceReads
+from ._boxes import Whole
 from ._image import Header, Logical
 from ._objects import StateCheck
 from ._rebuild import Builder, Tensors, array_dtype, set_generator
@@ -22,6 +23,7 @@ from ._saved import (
     Select, is_partial,
 )
 from ._template import SPARSE_PARTS
+from ._tensors import Shape
 from .errors import Error, Invalid
 
 Step = Callable[[], Any]
@@ -41,6 +43,7 @@ class Binder:
         self._bound: Dict[int, Tuple[str, str]] = {}   # id of a target -> name, stored entry
         self._keep: List[Any] = []
         self._places: List[_overlap.Place] = []
+        self._box_of: Dict[Any, Tuple[Whole, Shape]] = {}   # of places that are boxes: logical tensor, offset
         self._undo: Dict[str, Callable[[], Any]] = {}  # by name, what leaves a target alone after all
         self.impossible = False                        # something cannot even be restored in part
 
@@ -64,19 +67,32 @@ class Binder:
             return self._bind_dict(node, target)
         if isinstance(node, SavedList) and isinstance(target, (list, tuple)):
             return self._bind_list(node, target)
+        saved_as = "a dict" if isinstance(node, SavedDict) else "a list"
         if isinstance(target, _REPLACEABLE):
-            return self._fresh(node)
-        return self._no_place(node.name, "a dict" if isinstance(node, SavedDict) else "a list", target)
+            return self._replaced(node, target, saved_as)
+        return self._no_place(node.name, saved_as, target)
 
     def check_shared_memory(self) -> None:
         """Lists the targets that share memory where what was saved for them does not."""
-        for refused, why in _overlap.conflicts(self._places):
+        for refused, why in _overlap.conflicts(self._places, self._fetch):
             for place in self._places:
                 if place[1:] == refused[1:]:   # met under other names as well, maybe
                     self.different.append(f"{place.name}: {why}")
                     self._undo[place.name]()
 
+    def _fetch(self, place: _overlap.Place, memory: Any) -> bool:
+        """What was saved for a place that is a box."""
+        found = self._box_of.get(place[1:])
+        if found is not None:
+            self._pieces.fetch(*found, memory)
+        return found is not None
+
     # ---- Outcomes ----
+
+    def _replaced(self, node: Saved, target: Any, saved_as: str) -> Step:
+        """For a number, a string or None in the target: what was saved takes its place, unless that has tensors, for which it is
+        none."""
+        return self._no_place(node.name, saved_as, target) if _has_tensors(node) else self._fresh(node)
 
     def _fresh(self, node: Saved) -> Step:
         self._tensors.want_all(node)
@@ -139,7 +155,9 @@ class Binder:
                 for part, child in zip(entry.keys, entry.children):
                     tensor = child.target if isinstance(child, SavedReference) else child
                     whole = self._pieces.whole(tensor) if isinstance(tensor, SavedTensor) else None
-                    into[part] = _optimizers.target_of(parameter, ours.get(part), whole, child.name)
+                    place = _optimizers.target_of(parameter, ours.get(part), whole, child.name)
+                    if place is not None:
+                        into[part] = place
                 steps[index] = self._bind_dict(entry, into)
             elif entry is not None:
                 steps[index] = _constant(_optimizers.plain(entry))
@@ -168,7 +186,7 @@ class Binder:
 
     def _bind_tensor(self, node: SavedTensor, target: Any, name: str) -> Step:
         if isinstance(target, _REPLACEABLE):
-            return self._fresh(node)
+            return self._no_place(name, "a tensor", target)
         if self._header.tensors[node.index].name in self._header.pieces or _bind_pieces.holds_boxes(target):
             return self._bind_boxes(node, target, name)
         text = self._unfit(node, target, name)
@@ -220,14 +238,33 @@ class Binder:
             if refused is not None:
                 self.different.append(f"{name}: {refused}")
                 return lambda: target
-        self._keep.append(target)
+        self._keep += [target, held]
+        undo: List[Callable[[], Any]] = []
+        self._undo[name] = lambda: [leave() for leave in undo]
         for offset, memory in held.boxes:
             place = whole.exactly(offset, tuple(memory.shape))
             if place is None:
                 self._pieces.want(name, whole, offset, memory)
+                undo.append(partial(self._pieces.drop, memory))
             elif 0 not in memory.shape:   # the box that was saved, as where the layout has not changed
-                self._tensors.want(SavedTensor(name, place, {}), memory)
+                saved = SavedTensor(name, place, {})
+                self._tensors.want(saved, memory)
+                undo.append(partial(self._tensors.drop_target, saved, memory))
+            self._note_box(node, name, whole, offset, memory)
         return lambda: target
+
+    def _note_box(self, node: SavedTensor, name: str, whole: Whole, offset: Shape, memory: Any) -> None:
+        """A box as a place of the target, beside others that may share its memory."""
+        logical, item = self._header.tensors[node.index], whole.dtype.item_bytes
+        if self._pieces.is_piece(whole):
+            stored, begin, strides = f"\0{whole.name}", 0, _tensors.row_major(whole.global_shape)
+        else:
+            stored, begin, strides = logical.stored, logical.offset_bytes, logical.strides
+        strides = tuple([stride * item for stride in strides])
+        begin += sum(at * stride for at, stride in zip(offset, strides))
+        place = _overlap.Place(name, *_memory_of(memory), item, stored, begin, strides)
+        self._places.append(place)
+        self._box_of[place[1:]] = whole, offset
 
     def _bind_meta(self, node: SavedMeta, target: Any) -> Step:
         torch = _tensors.loaded_torch()
@@ -236,8 +273,6 @@ class Binder:
                 self.different.append(f"{node.name}: a meta tensor {list(node.extra['sh'])} saved, "
                                       f"{list(target.shape)} on {target.device} in the target")
             return lambda: target
-        if isinstance(target, _REPLACEABLE):
-            return self._fresh(node)
         return self._no_place(node.name, "a meta tensor", target)
 
     # ---- Containers ----
@@ -387,7 +422,7 @@ class Binder:
 
     def _bind_composite(self, node: SavedComposite, target: Any) -> Step:
         if isinstance(target, _REPLACEABLE):
-            return self._fresh(node)
+            return self._replaced(node, target, f"a {node.kind}")
         if node.kind == "pieces":
             return self._bind_tensor(node.children[0], target, node.name)   # type: ignore[arg-type]
         if node.kind == "state":
@@ -501,12 +536,23 @@ def _place(name: str, logical: Logical, target: Any, dtype_text: Optional[str]) 
         item, shape, strides = array_dtype(dtype_text, name).itemsize, shape[:-1], strides[:-1]
     else:
         strides = tuple([stride * item for stride in strides])
+    device, address, _, ours = _memory_of(target)
+    return _overlap.Place(name, device, address, shape, ours, item, logical.stored, logical.offset_bytes, strides)
+
+
+def _memory_of(target: Any) -> Tuple[str, int, Shape, Shape]:
+    """Device, address, shape, and strides in bytes of a tensor or an array."""
     numpy = _tensors.loaded_numpy()
     if numpy is not None and isinstance(target, numpy.ndarray):
-        device, address, ours = "cpu", int(target.__array_interface__["data"][0]), target.strides
-    else:
-        device, address, ours = str(target.device), target.data_ptr(), tuple([stride * item for stride in target.stride()])
-    return _overlap.Place(name, device, address, shape, ours, item, logical.stored, logical.offset_bytes, strides)
+        return "cpu", int(target.__array_interface__["data"][0]), target.shape, target.strides
+    item = target.element_size()
+    return str(target.device), target.data_ptr(), tuple(target.shape), tuple([stride * item for stride in target.stride()])
+
+
+def _has_tensors(node: Saved) -> bool:
+    if isinstance(node, (SavedDict, SavedList, SavedComposite)):
+        return any(map(_has_tensors, node.children))
+    return isinstance(node, (SavedTensor, SavedReference, SavedMeta))
 
 
 def _holds_tensor(target: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _pieces, _tensors
 from ._boxes import BoxReads, Whole, Wholes
@@ -12,7 +12,7 @@ from ._image import Image
 from ._pieces import Boxes, Piece
 from ._saved import Saved, SavedComposite, SavedDict, SavedList, SavedReference, SavedTensor
 from ._tensors import Shape
-from .errors import Damaged
+from .errors import Damaged, DataLoss, Error
 
 
 class Target(NamedTuple):
@@ -78,20 +78,32 @@ def _any_boxes(thing: Any) -> bool:
     return holds_boxes(thing)
 
 
+class _Want(NamedTuple):
+    """A box that is wanted: for which place, of which logical tensor, where it begins there, and the memory it goes to."""
+
+    label: str
+    whole: Whole
+    offset: Shape
+    memory: Any
+
+
 class PieceReads:
     """Which boxes are read from where: this rank's own image has most of what an unchanged layout wants; the rest comes from the
-    global image of the same save, which is opened when the first box needs it."""
+    global image of the same save, which is opened when the first box needs it, or when bytes of the own image are bad.
+
+    open_global: gives that image, of which logical tensors alone are looked at. written: gets the labels of what was touched.
+    """
 
     def __init__(self, image: Image, open_global: Callable[[], Image], written: List[str]) -> None:
         self._image, self._open_global, self._written = image, open_global, written
         self._own: Optional[Wholes] = None
-        self._wanted: List[Tuple[str, int, Shape, Any]] = []     # from the own image: label, tensor, offset, memory
-        self._by_name: List[Tuple[str, str, Shape, Any]] = []    # from the global image: label, logical name, offset, memory
+        self._wanted: List[_Want] = []      # the own image holds them
+        self._elsewhere: List[_Want] = []   # it does not
 
     @property
     def needs_global(self) -> bool:
         """Whether a box is wanted that the own image does not hold."""
-        return bool(self._by_name)
+        return bool(self._elsewhere)
 
     def saved_in_boxes(self, node: Optional[Saved]) -> bool:
         """Whether anything below a saved place is a box of a larger tensor."""
@@ -103,31 +115,82 @@ class PieceReads:
             self._own = Wholes(self._image)
         return self._own.of(node.index)
 
+    def is_piece(self, whole: Whole) -> bool:
+        """Whether other ranks hold boxes of it, too."""
+        return self._image.header.tensors[whole.places[0][0]].name in self._image.header.pieces
+
     def want(self, label: str, whole: Whole, offset: Shape, memory: Any) -> None:
         """Asks for one box."""
-        place = whole.holding(offset, tuple(memory.shape))
-        if place is None:
-            self._by_name.append((label, whole.name, offset, memory))
-        else:
-            self._wanted.append((label, place[0], offset, memory))
+        held = whole.holding(offset, tuple(memory.shape)) is not None
+        (self._wanted if held else self._elsewhere).append(_Want(label, whole, offset, memory))
+
+    def drop(self, memory: Any) -> None:
+        """Leaves a target alone after all."""
+        self._wanted = [want for want in self._wanted if want.memory is not memory]
+        self._elsewhere = [want for want in self._elsewhere if want.memory is not memory]
+
+    def fetch(self, whole: Whole, offset: Shape, memory: Any) -> None:
+        """Reads one box at once, into memory that is no target's."""
+        reads = PieceReads(self._image, self._open_global, [])
+        reads.want(whole.name, whole, offset, memory)
+        reads.read()
 
     def read(self) -> None:
         """Reads every box that is wanted."""
-        own = BoxReads(self._image, self._written)
-        for label, index, offset, memory in self._wanted:
-            own.want(index, offset, memory, label)
-        reads = [own]
-        if self._by_name:
-            image = self._open_global()
-            numbers: Dict[str, int] = {tensor.name: index for index, tensor in enumerate(image.header.tensors)}
-            whole = BoxReads(image, self._written)
-            for label, name, offset, memory in self._by_name:
-                if name not in numbers:
-                    raise Damaged(f"{label}: the ranks' images together hold no tensor {name!r}")
-                whole.want(numbers[name], offset, memory, label)
-            reads.append(whole)
-        for batch in reads:
-            batch.read()
+        elsewhere = list(self._elsewhere)
+        try:
+            self._read_own(self._wanted)
+        except (DataLoss, Damaged) as error:
+            boxes = [want for want in self._wanted if self.is_piece(want.whole)]
+            if not boxes or self._image.is_global:
+                raise
+            self._read_own([want for want in self._wanted if not self.is_piece(want.whole)])
+            with_copies(error, lambda: self._read_global(boxes))
+        self._read_global(elsewhere)
+
+    def readable(self) -> None:
+        """Reads every box that is wanted, into memory of its own and little of it at a time."""
+        for label, whole, offset, memory in (*self._wanted, *self._elsewhere):
+            for at, extent in _pieces.slices(offset, tuple(memory.shape), whole.dtype.item_bytes):
+                self.fetch(whole, at, _like(memory, extent))
+
+    def _read_own(self, wants: List[_Want]) -> None:
+        reads = BoxReads(self._image, self._written)
+        for label, whole, offset, memory in wants:
+            place = whole.holding(offset, tuple(memory.shape))
+            assert place is not None
+            reads.want(place[0], offset, memory, label)
+        reads.read()
+
+    def _read_global(self, wants: List[_Want]) -> None:
+        if not wants:
+            return
+        image = self._open_global()
+        numbers = {tensor.name: index for index, tensor in enumerate(image.header.tensors)}
+        reads = BoxReads(image, self._written)
+        for label, whole, offset, memory in wants:
+            if whole.name not in numbers:
+                raise Damaged(f"{label}: the ranks' images together hold no tensor {whole.name!r}")
+            reads.want(numbers[whole.name], offset, memory, label)
+        reads.read()
+
+
+def _like(memory: Any, shape: Shape) -> Any:
+    """Memory of our own for elements such as those of a tensor or an array."""
+    torch = _tensors.loaded_torch()
+    if torch is not None and isinstance(memory, torch.Tensor):
+        return torch.empty(shape, dtype=memory.dtype, device="cpu")
+    import numpy
+
+    return numpy.empty(shape, dtype=memory.dtype)
+
+
+def with_copies(error: Error, read: Callable[[], Any]) -> None:
+    """Reads from what other ranks hold where this rank's own bytes are bad; `error` where they hold no good copy either."""
+    try:
+        read()
+    except Error as other:
+        raise error from other
 
 
 def dtype_of(memory: Any) -> Optional[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import _tensors
-from ._image import BATCH_BYTES, Box, Image
+from ._image import Box, Image
+from ._rebuild import copy_into
 from ._tensors import Shape
 from .errors import Invalid, Unsupported
 
@@ -33,7 +34,7 @@ class BoxReads:
             direct = target.is_cpu and not target.is_conj() and not target.is_neg()
             if not direct or _tensors.has_overlap(tuple(target.shape), strides):
                 memory = torch.empty(target.shape, dtype=target.dtype, device="cpu")
-                self.after(lambda: target.detach().copy_(memory))
+                self.after(lambda: copy_into(target, memory))
             address, strides = memory.data_ptr(), tuple(memory.stride())
         else:
             memory, item = target, logical.dtype.item_bytes
@@ -51,16 +52,9 @@ class BoxReads:
         self._after.append(action)
 
     def read(self) -> None:
-        """Reads in batches, between which Ctrl-C is heard; those of one tensor stand together."""
+        """Reads them all; those of one tensor stand together."""
         self._boxes.sort(key=lambda box: (box.index, box.offset))
-        begin = 0
-        while begin < len(self._boxes):
-            end, size = begin, 0
-            while end < len(self._boxes) and (end == begin or size + self._boxes[end].bytes <= BATCH_BYTES):
-                size += self._boxes[end].bytes
-                end += 1
-            self._image.read_boxes(self._boxes[begin:end], self.written)
-            begin = end
+        self._image.read_boxes(self._boxes, self.written)
         for action in self._after:
             action()
 

@@ -1,13 +1,15 @@
-"""Whether targets that share memory can all be filled: where two elements are one, what was saved must be one too."""
+"""Whether targets that share memory can all be filled: where two elements are one, what was saved must be one too, or equal where
+that can be told."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _tensors
 from ._tensors import Shape
 
 ITEMS_MAX = 1 << 26   # of a group that is compared element by element
+BYTES_MAX = 1 << 30   # of memory that is filled to see whether what goes into it agrees
 
 
 class Place(NamedTuple):
@@ -32,15 +34,56 @@ class Place(NamedTuple):
         return self.address + low, self.address + sum(moves) - low + self.item_bytes
 
 
-def conflicts(places: List[Place]) -> List[Tuple[Place, str]]:
-    """What cannot be, as pairs of a place and why. Reads no element of any tensor."""
+Fetch = Callable[[Place, Any], bool]   # fills an array of the place's shape with what was saved for it, where it can
+
+
+def conflicts(places: List[Place], fetch: Fetch) -> List[Tuple[Place, str]]:
+    """What cannot be, as pairs of a place and why. Reads what was saved only where no place says that it is one."""
     found: List[Tuple[Place, str]] = []
     distinct: Dict[Any, Place] = {}   # of one target met twice, the first
     for place in places:
         distinct.setdefault(place[1:], place)
     for group in _groups(list(distinct.values())):
-        found += _conflicts_of(group)
+        refused = _conflicts_of(group)
+        by_bytes = _differing(group, fetch) if refused else None
+        found += refused if by_bytes is None else by_bytes
     return found
+
+
+def _differing(group: List[Place], fetch: Fetch) -> Optional[List[Tuple[Place, str]]]:
+    """What would get other bytes than it was saved with; None where that cannot be told."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    low, high = min(place.reach()[0] for place in group), max(place.reach()[1] for place in group)
+    if high - low > BYTES_MAX:
+        return None
+    memory, filled = numpy.zeros(high - low, dtype=numpy.uint8), numpy.zeros(high - low, dtype=numpy.bool_)
+    found: List[Tuple[Place, str]] = []
+    for place in group:
+        shape, strides = (*place.shape, place.item_bytes), (*place.strides, 1)
+        saved = numpy.empty(place.shape, dtype=f"V{place.item_bytes}")
+        if not _is_writable(place) or not fetch(place, saved):
+            return None
+        source = saved.reshape(-1).view(numpy.uint8).reshape(shape)
+        window = _view(numpy, memory, place.address - low, shape, strides)
+        taken = _view(numpy, filled, place.address - low, shape, strides)
+        before = window.copy()
+        differs = bool((taken & (window != source)).any())
+        window[...] = source
+        if differs or bool((window != source).any()):
+            window[...] = before
+            found.append((place, "it shares memory in the target, where other bytes were saved"))
+        else:
+            taken[...] = True
+    return found
+
+
+def _is_writable(place: Place) -> bool:
+    """Whether elements share memory only along whole dimensions, each of which is one element then."""
+    kept = [(extent, abs(stride)) for extent, stride in zip(place.shape, place.strides) if stride != 0]
+    return not _tensors.has_overlap((*(extent for extent, _ in kept), place.item_bytes), (*(stride for _, stride in kept), 1))
 
 
 def _groups(places: List[Place]) -> List[List[Place]]:

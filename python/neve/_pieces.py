@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _tensors
 from ._tensors import Shape
 from .errors import Invalid, Unsupported
 
 Run = Tuple[int, int]   # first index, count
+_SLICE_BYTES = 64 << 20
 
 
 class Split(NamedTuple):
@@ -121,6 +122,21 @@ def why_not_whole(piece: Piece) -> str:
     if not is_dense(piece.tensor):
         return f"holds a {type(piece.tensor).__name__}"
     return outside(tuple(piece.tensor.shape), piece.global_shape, piece.offset)
+
+
+def slices(offset: Shape, extent: Shape, item_bytes: int) -> Iterator[Tuple[Shape, Shape]]:
+    """Boxes that make up one box, in order, each of a bounded size: offset and extent."""
+    if 0 in extent:
+        return
+    if _tensors.element_count(extent) * item_bytes <= _SLICE_BYTES or not extent:
+        yield offset, extent
+        return
+    axis = next(axis for axis, count in enumerate(extent) if count > 1)
+    rows = max(1, _SLICE_BYTES // (_tensors.element_count(extent[axis + 1:]) * item_bytes))
+    for begin in range(0, extent[axis], rows):
+        count = min(rows, extent[axis] - begin)
+        yield from slices((*offset[:axis], offset[axis] + begin, *offset[axis + 1:]), (*extent[:axis], count, *extent[axis + 1:]),
+                          item_bytes)
 
 
 # ---- From mesh and placements to boxes ----

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import OrderedDict, defaultdict
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import _tensors, _values
-from ._image import Header, Image, Logical, Range, alias_pad, touched_shape
+from ._image import Box, Header, Image, Logical, Range, alias_pad, touched_shape
 from ._saved import (
     Saved, SavedBlob, SavedComposite, SavedDict, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue,
 )
-from ._pieces import Piece
+from ._pieces import Piece, slices
 from ._template import FACTORY_NAMES, SPARSE_PARTS
+from ._tensors import Shape
 from ._walk import BIT_GENERATORS
-from .errors import Damaged, Error, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
+from .errors import Damaged, DataLoss, Error, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
 
+_SCRATCH_BYTES = 16 << 20
 _FACTORIES = {name: factory for factory, name in FACTORY_NAMES.items()}
 
 
@@ -54,14 +57,29 @@ class Want:
         return "np" in self.node.extra
 
 
+class _PieceRange(NamedTuple):
+    """A range that is a box of a larger tensor: offset and extent in that, and the memory it goes to. Strides in elements."""
+
+    label: str
+    name: str         # of the larger tensor
+    offset: Shape
+    extent: Shape
+    address: int
+    strides: Shape
+    item_bytes: int
+
+
 class Tensors:
     """Collects the tensors that are wanted, then reads them all.
 
     map_location: as for torch.load: a device for all, or a dict of the devices that tensors were saved from.
+    open_global: gives the global image of the same save, from which boxes of larger tensors are read where the image's own bytes of
+        them are bad.
     """
 
-    def __init__(self, image: Image, map_location: Any = None) -> None:
+    def __init__(self, image: Image, map_location: Any = None, open_global: Optional[Callable[[], Image]] = None) -> None:
         self._image = image
+        self._open_global = open_global
         self._header: Header = image.header
         self._map_location = map_location
         self._wants: Dict[int, Want] = {}
@@ -70,6 +88,7 @@ class Tensors:
         self._after: List[Callable[[], None]] = []
         self._dtypes: Dict[int, Any] = {}        # torch's, by code
         self._torch: Any = None
+        self._pieces_at: Optional[Dict[int, Logical]] = None   # boxes of larger tensors, by their offset in the image
         self.written: List[str] = []             # names of the targets that were touched; "" for other memory
 
     def want(self, node: SavedTensor, target: Any = None) -> None:
@@ -129,13 +148,67 @@ class Tensors:
     def read(self) -> None:
         """Allocates, reads and copies. After an error `written` names the targets that were touched."""
         self._plan()
-        self._image.read(self._ranges, self.written)
+        self._read_ranges(self._ranges)
         for action in self._after:
             action()
         for want, target in self._more_targets:
             self.written.append(want.node.name)
             copy_into(target, want.result)
         self._bump_versions()
+
+    def readable(self) -> None:
+        """Reads the bytes of everything that is wanted, into memory of its own and little of it at a time."""
+        scratch = ctypes.create_string_buffer(_SCRATCH_BYTES)
+        address, own = ctypes.addressof(scratch), self._header.stored
+        for name in dict.fromkeys(want.logical.stored for want in self._wants.values()):
+            begin, size = own[name].offset, own[name].bytes
+            try:
+                for at in range(0, size, _SCRATCH_BYTES):
+                    self._image.read([Range("", begin + at, min(_SCRATCH_BYTES, size - at), address)])
+            except (DataLoss, Damaged) as error:
+                box = self._box_of(Range("", begin, size, address))
+                if box is None:
+                    raise
+                for offset, extent in slices(box.offset, box.extent, box.item_bytes):
+                    memory = ctypes.create_string_buffer(_tensors.element_count(extent) * box.item_bytes)
+                    part = box._replace(offset=offset, extent=extent, address=ctypes.addressof(memory), strides=_tensors.row_major(extent))
+                    self._read_copies([part], error)
+
+    def _read_ranges(self, ranges: List[Range]) -> None:
+        try:
+            self._image.read(ranges, self.written)
+        except (DataLoss, Damaged) as error:
+            boxes = [(item, self._box_of(item)) for item in ranges]
+            pieces = [box for _, box in boxes if box is not None]
+            if not pieces:
+                raise
+            self._image.read([item for item, box in boxes if box is None], self.written)   # what no other rank holds
+            self._read_copies(pieces, error)
+
+    def _box_of(self, item: Range) -> Optional["_PieceRange"]:
+        """The box that a range is, where that is a box of a larger tensor."""
+        if self._pieces_at is None:
+            stored = self._header.stored
+            found = [logical for logical in self._header.tensors if logical.name in self._header.pieces and logical.dtype.name != "F4"]
+            self._pieces_at = {stored[logical.stored].offset: logical for logical in found if stored[logical.stored].bytes}
+        logical = self._pieces_at.get(item.offset) if item.bytes and self._open_global is not None else None
+        if logical is None or self._image.is_global:
+            return None
+        part = self._header.pieces[logical.name]
+        extent = item.extents or touched_shape(logical.shape, logical.strides)
+        return _PieceRange(item.label, part.logical or logical.name, part.offset, extent, item.address,
+                           item.strides or _tensors.row_major(extent), logical.dtype.item_bytes)
+
+    def _read_copies(self, pieces: List["_PieceRange"], error: Error) -> None:
+        """From the images of all ranks; `error` where they hold no good copy either."""
+        assert self._open_global is not None
+        try:
+            image = self._open_global()
+            numbers = {tensor.name: index for index, tensor in enumerate(image.header.tensors)}
+            image.read_boxes([Box(piece.label, numbers[piece.name], piece.offset, piece.extent, piece.address, piece.strides,
+                                  _tensors.element_count(piece.extent) * piece.item_bytes) for piece in pieces], self.written)
+        except Error as other:
+            raise error from other
 
     def _plan(self) -> None:
         """Memory for everything that is wanted. An error names the tensor whose it is."""

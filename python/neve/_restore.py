@@ -11,8 +11,8 @@ from ._bind_pieces import PieceReads
 from ._image import Image
 from ._rebuild import Builder, Tensors
 from ._saved import SavedState, Select
-from ._waiting import collector_paused
-from .errors import Error, Invalid
+from ._waiting import collector_paused, interruptible
+from .errors import Damaged, DataLoss, Error, Invalid
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Restoration:
             self._saved = SavedState(image, self._select, weights_only)
         for pattern in patterns or ():
             self._check_pattern(pattern)
-        self._tensors = Tensors(image, map_location)
+        self._tensors = Tensors(image, map_location, self._open_global)
         self._builder = Builder(self._tensors, weights_only)
         self.missing: List[str] = []
         self.unexpected: List[str] = []
@@ -109,10 +109,23 @@ class Restoration:
         self.unexpected = binder.unexpected + names
         self._steps = step
 
-    def into(self, atomic: bool = False) -> Any:
+    def verify(self) -> None:
+        """Verifies the images that are read; where bytes of theirs are bad, that what was planned can be read from other copies."""
+        try:
+            interruptible(self._image.verify)
+            if self._pieces is not None and self._pieces.needs_global:
+                interruptible(self._open_global().verify)
+        except (DataLoss, Damaged):
+            if not self._image.is_global and not self._image.header.pieces:
+                raise
+            if self._pieces is None:
+                self._tensors.want_all(self._saved.root)
+            self._tensors.readable()
+            if self._pieces is not None:
+                self._pieces.readable()
+
+    def into(self) -> Any:
         """Fills the target as planned; the target, or what takes its place."""
-        if atomic and self._pieces is not None and self._pieces.needs_global:
-            self._open_global().verify()   # besides the image itself, which the caller has verified
         self._tensors.read()
         if self._pieces is not None:
             self._pieces.read()
@@ -120,11 +133,11 @@ class Restoration:
         return self._steps()
 
     def _open_global(self) -> Image:
-        """The images of all ranks as one; the image itself where it is that."""
+        """The images of all ranks as one, for its logical tensors; the image itself where it is that."""
         if self._image.is_global:
             return self._image
         if self._global is None:
-            self._global = self._image.global_image(self._take_rank0)
+            self._global = self._image.global_image(self._take_rank0, b"")
         return self._global
 
     def sources(self) -> Dict[str, int]:

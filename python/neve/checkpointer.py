@@ -9,6 +9,7 @@ import operator
 import os
 import threading
 import weakref
+from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote
 
@@ -317,19 +318,19 @@ class Checkpointer:
         """Brings back the newest complete save, each byte verified, from the nearest tier that has it.
 
         step: that step's newest save instead.
-        into: a state of the same shape: tensors and arrays are filled in place, numbers and strings replaced inside their dict
-            or list, objects get ``load_state_dict``, what a dict or list lacks is added. What does not fit is listed by
-            :class:`neve.Invalid` before anything is written.
+        into: a state of the same shape: tensors and arrays are filled in place, numbers, strings and None replaced by values inside
+            their dict or list, objects get ``load_state_dict``, what a dict or list lacks is added. What does not fit, as a tensor
+            where the target has a number or None, is listed by :class:`neve.Invalid` before anything is written.
         include: glob patterns over dotted names, such as ``"model.*"``: only these. One that matches nothing is refused.
         map_location: a device for tensors, or a dict of devices, when there is no target.
         strict: False lists what does not fit in ``found.missing`` and ``found.unexpected`` instead.
         fallback: True takes the next older save when this one is damaged.
         allow_missing: names of tiers that may be unreachable.
-        atomic: True verifies all of it before the target is touched.
+        atomic: True verifies all of it, on every rank, before a target is touched.
         weights_only: False also loads pickled objects, which can run code.
         take_rank0: glob patterns over dotted names. Another world than the one that saved takes values and plain tensors that all
             ranks have alike; where a name that matches differs, rank 0's is taken, where no pattern matches it is
-            :class:`neve.Unsupported`.
+            :class:`neve.Unsupported`. What `include` leaves out may differ.
 
         DTensors and :class:`neve.Piece` in `into` are filled from whatever layout was saved, on however many ranks. Without `into` the
         world that saved gets its boxes back as Pieces, another one whole tensors.
@@ -344,23 +345,30 @@ class Checkpointer:
         wanted = None if step is None else _step_number(step)
         tiers = _tier_names(allow_missing, "allow_missing")
         rank0 = _patterns(take_rank0)
+        include = include if include is None or isinstance(include, str) else list(include)
         first: Optional[Error] = None
         before: Optional[Tuple[int, int]] = None
         while True:
             try:
-                image = self._find(wanted, before, tiers, fallback, rank0)
+                image = self._find(wanted, before, tiers, fallback, rank0, _include_lines(include))
             except (NotFound, DataLoss) as error:
                 if first is not None:
                     raise first from error
                 raise
+            opened: List[Union[Image, Restoration]] = [image]   # closed in the other order
             try:
                 description = image.describe()
+                plan = partial(self._plan, image, description, opened, into, include, map_location, strict, weights_only, rank0)
+                planned: List[Restoration] = []
                 if atomic:
-                    self._whole(lambda: interruptible(image.verify))
+                    def verify() -> None:
+                        planned.append(plan())
+                        planned[0].verify()
+
+                    self._whole(verify)
                 restored: List[Found] = []
                 try:
-                    self._whole(lambda: restored.append(self._restore_image(image, description, into, include, map_location, strict,
-                                                                            weights_only, rank0, atomic)))
+                    self._whole(lambda: restored.append(self._restore_planned(planned[0] if planned else plan(), description, into)))
                     return restored[0]
                 except Error as error:
                     if restored and into is not None:   # here, but not on every rank
@@ -375,12 +383,13 @@ class Checkpointer:
                 _log.warning("save %s of step %s is not whole, taking the next older: %s", description["save_id"],
                              description["step"], error)
             finally:
-                image.close()
+                for thing in reversed(opened):
+                    thing.close()
 
     def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes], fallback: bool,
-              take_rank0: Optional[bytes]) -> Image:
+              take_rank0: Optional[bytes], include: Optional[bytes] = None) -> Image:
         request = _abi.FindRequest.new(step=-1 if step is None else step, allow_missing=tiers, fallback=int(fallback),
-                                       take_rank0=take_rank0)
+                                       take_rank0=take_rank0, include=include)
         if before is not None:
             request.before_incarnation, request.before_sequence = before
         handle = ctypes.c_void_p()
@@ -389,45 +398,39 @@ class Checkpointer:
         return Image(handle)
 
     @collector_paused()
-    def _restore_image(self, image: Image, description: Dict[str, Any], into: Any, include: Any, map_location: Any,
-                       strict: bool, weights_only: bool, take_rank0: Optional[bytes], atomic: bool) -> Found:
-        step = int(description["step"])
-        what = f"the save of step {step}"
-        opened: List[Image] = []
-
+    def _plan(self, image: Image, description: Dict[str, Any], opened: List[Any], into: Any, include: Any, map_location: Any,
+              strict: bool, weights_only: bool, take_rank0: Optional[bytes]) -> Restoration:
+        """What is restored from where, decided before anything is read; `opened` gets what is to be closed."""
         def plan(source: Image) -> Restoration:
-            made = Restoration(source, what, include, map_location, weights_only, take_rank0)
+            made = Restoration(source, f"the save of step {description['step']}", include, map_location, weights_only, take_rank0)
+            opened.append(made)
             if into is not None:
                 made.plan(into, strict)
             return made
 
         try:
+            return plan(image)
+        except Lacking as lacking:   # on this rank; another may have it, as where the stages of a pipeline have moved
+            if int(description.get("world", 1)) == 1 or image.is_global:
+                raise lacking.error from None
             try:
-                restoration = plan(image)
-            except Lacking as lacking:   # on this rank; another may have it, as where the stages of a pipeline have moved
-                if int(description.get("world", 1)) == 1 or image.is_global:
-                    raise lacking.error from None
-                try:
-                    opened.append(image.global_image(take_rank0))
-                    restoration = plan(opened[0])
-                except (Lacking, Invalid, Unsupported):
-                    raise lacking.error from None
-            try:
-                state = restoration.fresh() if into is None else self._fill(restoration, atomic)
-                sources = restoration.sources()
-            finally:
-                restoration.close()
-        finally:
-            for other in opened:
-                other.close()
-        self._refused = ""
-        return Found(step=step, state=state, sources=sources, missing=restoration.missing, unexpected=restoration.unexpected,
-                     save_id=str(description.get("save_id", "")), tags=dict(description.get("tags") or {}))
+                opened.append(image.global_image(take_rank0, _include_lines(include)))
+                return plan(opened[-1])
+            except (Lacking, Invalid, Unsupported):
+                raise lacking.error from None
 
-    def _fill(self, restoration: Restoration, atomic: bool) -> Any:
+    @collector_paused()
+    def _restore_planned(self, restoration: Restoration, description: Dict[str, Any], into: Any) -> Found:
+        state = restoration.fresh() if into is None else self._fill(restoration)
+        self._refused = ""
+        return Found(step=int(description["step"]), state=state, sources=restoration.sources(), missing=restoration.missing,
+                     unexpected=restoration.unexpected, save_id=str(description.get("save_id", "")),
+                     tags=dict(description.get("tags") or {}))
+
+    def _fill(self, restoration: Restoration) -> Any:
         with self._lock:
             try:
-                return restoration.into(atomic)
+                return restoration.into()
             except BaseException as error:
                 if restoration.written or restoration.touching:
                     self._refused = explain_written(error, restoration.written)
@@ -559,6 +562,14 @@ def _patterns(take_rank0: Union[None, str, Sequence[str]]) -> Optional[bytes]:
     listed = [take_rank0] if isinstance(take_rank0, str) else list(take_rank0)
     if not listed or not all(type(pattern) is str and pattern and "\n" not in pattern for pattern in listed):
         raise Invalid(f"take_rank0={take_rank0!r} names nothing: leave it out, or pass glob patterns over dotted names")
+    return "\n".join(listed).encode("utf-8", "surrogatepass")
+
+
+def _include_lines(include: Any) -> Optional[bytes]:
+    """The patterns of include=, where they can be one a line; what they may be is checked where they are used."""
+    listed = [include] if isinstance(include, str) else list(include or ())
+    if not listed or not all(type(pattern) is str and pattern and not {"\n", "\0"} & set(pattern) for pattern in listed):
+        return None
     return "\n".join(listed).encode("utf-8", "surrogatepass")
 
 

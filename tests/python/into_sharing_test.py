@@ -104,3 +104,74 @@ def test_include_takes_a_random_generator_whole_or_not_at_all(saved):
     with pytest.raises(neve.Invalid, match="matches no name"):
         restore(include="g.state.pos")
     assert restore(include="g").state["g"].rand() == numpy.random.RandomState(3).rand()
+
+
+# ---- Boxes ----
+
+
+def pieces(*tensors):
+    """One Piece for each, of a logical tensor of its own."""
+    return {f"p{index}": neve.Piece(tensor, tuple(tensor.shape), (0,) * tensor.dim()) for index, tensor in enumerate(tensors)}
+
+
+@pytest.mark.parametrize("target", [
+    lambda: pieces(torch.zeros(1).expand(4)),
+    lambda: pieces(torch.zeros(6).as_strided((3, 2), (1, 1))),
+    lambda: pieces(*(lambda memory: (memory[:4], memory[2:]))(torch.zeros(6))),
+    lambda: pieces(*[torch.zeros(4).view(2, 2).t()] * 2),
+    lambda: {"p0": neve.Piece(memory := torch.zeros(4), (4,), (0,)), "p1": memory},
+])
+def test_boxes_that_share_memory_and_would_get_different_bytes_are_refused(saved, target):
+    into = target()
+    state = {}
+    for index, (name, place) in enumerate(into.items()):
+        tensor = torch.arange(1.0, 1 + getattr(place, "tensor", place).numel()) + index
+        state[name] = tensor if place is getattr(place, "tensor", place) else neve.Piece(
+            tensor.view(place.tensor.shape), place.global_shape, place.offset)
+    restore = saved(state)
+    with pytest.raises(neve.Invalid, match="nothing was changed.*shares? memory"):
+        restore(into=into)
+    assert not any(getattr(place, "tensor", place).any() for place in into.values())
+    found = restore(into=into, strict=False)
+    assert found.missing and found.missing == found.unexpected
+    for name, place in into.items():
+        if name not in found.missing:
+            assert torch.equal(place.tensor, state[name].tensor)
+
+
+def test_boxes_that_share_memory_and_get_one_thing_are_filled(saved):
+    memory = torch.arange(6.0)
+    state = {**pieces(memory[:4], memory[2:], memory, torch.full((1,), 5.0).expand(4)),
+             "rows": [neve.Piece(torch.full((2, 3), float(row + 1)), (4, 3), (2 * row, 0), name="rows") for row in range(2)]}
+    restore = saved(state)
+    memory = torch.zeros(6)
+    whole = torch.zeros(4, 3)
+    into = {**pieces(memory[:4], memory[2:], memory, torch.zeros(1).expand(4)),
+            "rows": [neve.Piece(whole[2 * row:2 * row + 2], (4, 3), (2 * row, 0), name="rows") for row in range(2)]}
+    restore(into=into)
+    assert memory.tolist() == list(range(6)) and into["p3"].tensor.tolist() == [5] * 4
+    assert whole.tolist() == [[1] * 3] * 2 + [[2] * 3] * 2
+
+
+# ---- Places that hold no tensor ----
+
+
+@pytest.mark.parametrize("other", [5, None, "x", True, 1.5])
+@pytest.mark.parametrize("value", [
+    torch.ones(2), numpy.ones(2), {"a": torch.ones(2)}, [torch.ones(2)], (1, torch.ones(2)), torch.ones(2).to_sparse(),
+    torch.ones(2, device="meta"), neve.Piece(torch.ones(2), (2,), (0,)), torch.nn.Linear(1, 1)])
+def test_a_number_or_none_is_no_place_for_a_tensor(saved, value, other):
+    restore = saved({"w": value, "x": torch.ones(1)})
+    into = {"w": other, "x": torch.zeros(1)}
+    with pytest.raises(neve.Invalid, match="nothing was changed.*w: saved as a .*, in the target a (int|NoneType|str|bool|float)"):
+        restore(into=into)
+    assert into["w"] is other and not into["x"].any()
+    found = restore(into=into, strict=False)
+    assert "w" in found.missing and "w" in found.unexpected and into["w"] is other and into["x"].all()
+
+
+def test_values_take_the_place_of_values_whatever_they_are(saved):
+    restore = saved({"a": {"b": [1, {"c": None}]}, "n": None, "t": (1, 2), "l": [1], "x": torch.ones(1)})
+    into = {"a": 5, "n": 3, "t": None, "l": "x", "x": torch.zeros(1)}
+    restore(into=into)
+    assert into["a"] == {"b": [1, {"c": None}]} and into["n"] is None and into["t"] == (1, 2) and into["l"] == [1]
