@@ -50,6 +50,7 @@ class Source:
             self.close()
             raise
         self._tensors: Dict[int, int] = {}   # id of a placeholder -> the tensor's place in the image
+        self._containers: Dict[int, Saved] = {}   # id of a container -> what was saved there, for one that is read whole
         self._keep: List[Any] = []
         self._entries: Dict[str, Any] = {}
 
@@ -80,21 +81,26 @@ class Source:
             node = node.target
         if isinstance(node, SavedTensor):
             logical = self.image.header.tensors[node.index]
-            if isinstance(node.extra.get("np"), str):
-                return _Leaf(node)
+            if isinstance(node.extra.get("np"), str) or "np" in node.extra and self._kind is not None:
+                return _Leaf(node)   # for DCP's planners an array is an object
             made = torch.empty(logical.shape, dtype=_tensors.to_torch(logical.dtype, node.name, node.extra.get("dt")), device="meta")
             self._tensors[id(made)] = node.index
             self._keep.append(made)
             return made
         if isinstance(node, SavedDict):
-            return {key: self._placeholders(child) for key, child in zip(node.keys, node.children)}
+            return self._container({key: self._placeholders(child) for key, child in zip(node.keys, node.children)}, node)
         if isinstance(node, SavedList) and node.kind == "":
-            return [self._placeholders(child) for child in node.children]
+            return self._container([self._placeholders(child) for child in node.children], node)
         if isinstance(node, SavedComposite) and node.kind == "state":
             return self._placeholders(node.children[0])
         if isinstance(node, (SavedValue, SavedBlob)):
             return node.value
         return _Leaf(node) if node is not None else {}
+
+    def _container(self, made: Any, node: Saved) -> Any:
+        self._containers[id(made)] = node
+        self._keep.append(made)
+        return made
 
     def _describe(self, entry: Any) -> Any:
         if id(entry) not in self._tensors:
@@ -137,12 +143,13 @@ class Source:
 
     def _written(self, entry: Any) -> io.BytesIO:
         """An entry that is no tensor, as planners expect it: written by torch.save."""
-        if isinstance(entry, _Leaf):
+        node = entry.node if isinstance(entry, _Leaf) else self._containers.get(id(entry))
+        if node is not None:
             tensors = Tensors(self.image)
             builder = Builder(tensors, self._weights_only)
-            tensors.want_all(entry.node)
+            tensors.want_all(node)
             tensors.read()
-            entry = builder.build(entry.node)
+            entry = builder.build(node)
         data = io.BytesIO()
         torch.save(entry, data)
         data.seek(0)

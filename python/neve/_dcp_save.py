@@ -2,7 +2,8 @@
 
 The planner flattens a state and gives each rank a part of its entries. The rank's part is put together again along the paths that
 the planner noted, so that the save holds the nested state: dictionaries of which each rank has some keys, and lists. A list cannot
-have holes, so every rank that has a list saves all of it; what several ranks save alike stands once in the whole.
+have holes, so every rank that has a list saves all of it; what several ranks save alike stands once in the whole, and of a DTensor
+that the plan has others write a rank saves a box without elements.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import dataclasses
 import io
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
+import torch
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
@@ -48,8 +51,8 @@ def with_whole_lists(plans: List[SavePlan], target: Target) -> List[SavePlan]:
     items: Dict[str, WriteItem] = {}
     for plan in plans:
         for item in plan.items:
-            if item.type != WriteItemType.SHARD:
-                items.setdefault(item.index.fqn, item)
+            items.setdefault(item.index.fqn, item)
+    items = {name: _nothing_of(item) if item.type == WriteItemType.SHARD else item for name, item in items.items()}
     made = []
     for plan in plans:
         paths = paths_of(plan) or {}
@@ -58,6 +61,21 @@ def with_whole_lists(plans: List[SavePlan], target: Target) -> List[SavePlan]:
                 if name not in held and name in items and any(type(part) is int for part in path)]
         made.append(dataclasses.replace(plan, items=[*plan.items, *more], storage_data=target))
     return made
+
+
+def _nothing_of(item: WriteItem) -> WriteItem:
+    """A box without elements of the tensor of which the item is a shard; the item itself where there is none."""
+    written = item.tensor_data
+    if written is None or not written.size:
+        return item
+    nothing = ChunkStorageMetadata(offsets=torch.Size([0] * len(written.size)), sizes=torch.Size([0] * len(written.size)))
+    return dataclasses.replace(item, index=MetadataIndex(item.index.fqn, nothing.offsets),
+                               tensor_data=dataclasses.replace(written, chunk=nothing))
+
+
+def _is_nothing(item: WriteItem) -> bool:
+    written = item.tensor_data
+    return item.type == WriteItemType.SHARD and written is not None and bool(written.size) and not any(written.chunk.sizes)
 
 
 def target_of(plan: SavePlan, step: Optional[int], number: int) -> Target:
@@ -96,7 +114,12 @@ def _state(plan: SavePlan, planner: SavePlanner) -> Dict[str, Any]:
         if item.type == WriteItemType.BYTE_IO:
             leaves[name] = _value(item, planner)
             continue
-        tensor = planner.resolve_data(item).detach()   # type: ignore[union-attr]
+        if _is_nothing(item):   # there may be no such part of this rank's own
+            data: Any = torch.empty(item.tensor_data.chunk.sizes, dtype=item.tensor_data.properties.dtype)   # type: ignore[union-attr]
+            data = planner.transform_object(item, data) if isinstance(planner, DefaultSavePlanner) else data
+        else:
+            data = planner.resolve_data(item)
+        tensor = data.detach()
         if item.type == WriteItemType.TENSOR or item.tensor_data is None:
             leaves[name] = tensor
         else:

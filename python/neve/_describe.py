@@ -272,10 +272,13 @@ class Capture:
 
 
 class Describer:
-    """Turns states into captures, and remembers the last structure. One per Checkpointer."""
+    """Turns states into captures, and remembers the last structure. One per Checkpointer.
 
-    def __init__(self, takes_devices: bool = False) -> None:
-        self._takes_devices = takes_devices
+    takes_devices: as for `Structure`. keeps_dicts: as for `Walker`.
+    """
+
+    def __init__(self, takes_devices: bool = False, keeps_dicts: bool = False) -> None:
+        self._takes_devices, self._keeps_dicts = takes_devices, keeps_dicts
         self._structure: Optional[Structure] = None
         self._sticky: Set[str] = set()
 
@@ -288,7 +291,7 @@ class Describer:
                 self._structure = None
         try:
             with collector_paused():
-                walker = Walker(self._sticky)
+                walker = Walker(self._sticky, self._keeps_dicts)
                 structure = Structure(walker, walker.walk(state), state, self._takes_devices)
             capture = Capture(structure, *structure.collect(state))
         except Changed:

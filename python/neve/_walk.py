@@ -40,9 +40,10 @@ class Walker:
 
     sticky: names of values that were blobs before; they stay blobs, so that a value whose size goes up and down does not
     change the structure each time. The walk adds to it.
+    keeps_dicts: a dictionary of values alone stays a dictionary, so that each rank's part of one can be joined with the others'.
     """
 
-    def __init__(self, sticky: Optional[Set[str]] = None) -> None:
+    def __init__(self, sticky: Optional[Set[str]] = None, keeps_dicts: bool = False) -> None:
         self.torch = _tensors.loaded_torch()
         self.numpy = _tensors.loaded_numpy()
         self.specs: List[Spec] = []
@@ -54,6 +55,7 @@ class Walker:
         self.dropped: List[str] = []         # "path.attribute" of what is left out
         self.misread: List[str] = []         # what readers of plain safetensors would misread, and why
         self.sticky = set() if sticky is None else sticky
+        self._keeps_dicts = keeps_dicts
         self._names = _names.NameTable()
         self._seen: Dict[int, Tuple[str, bool, int]] = {}   # id -> name, is torch, place
         self._keep: List[Any] = []           # keeps temporary objects alive, so that ids stay unique
@@ -116,7 +118,8 @@ class Walker:
             attributes = self._sized(attributes, vars(mapping), _names.join(name, "~a"))
         children = [self._visit(value, (*path, key), _names.join(name, component))
                     for (key, value), component in zip(mapping.items(), escaped)]
-        if attributes is None and kind is not defaultdict and all(child.is_value for child in children):
+        collapses = attributes is None and kind is not defaultdict and not self._keeps_dicts
+        if collapses and all(child.is_value for child in children):
             return _VALUE
         for index, (component, value) in enumerate(zip(escaped, mapping.values())):
             children[index] = self._sized(children[index], value, _names.join(name, component))

@@ -267,6 +267,11 @@ class Checkpointer:
         if self._world > 1:
             call("neve_engine_count_save", self._engine)
 
+    def keep_dicts(self) -> None:
+        """From now on each dictionary is saved as one, also one of values alone, of which other ranks have other keys. For `neve.dcp`."""
+        with self._lock:
+            self._describer = Describer(takes_devices=True, keeps_dicts=True)
+
     def prepare(self, state: Any) -> None:
         """Makes and prefaults the slots for such a state, so that the first ``save`` is as quick as the others.
 

@@ -73,6 +73,7 @@ def _checkpointer(folder: str, tiers: Optional[Sequence[Tier]], rank: int, world
         if found is None or found.closed:
             found = _open[key] = Checkpointer(folder, _tiers_of(folder, tiers), rank=rank, world=world, group=group,
                                               group_timeout=timeout)
+            found.keep_dicts()
         return found
 
 

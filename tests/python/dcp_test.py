@@ -292,3 +292,112 @@ def test_without_collectives_every_rank_names_the_step(tmp_path):
         world_of(2, save_alone, 2, f"{folder}/job/step-3")
     """)
     assert json.loads(command("ls", "--json", tmp_path / "job").stdout)["saves"][0]["complete"]
+
+
+PARTS = '''
+import warnings
+warnings.simplefilter("ignore")
+import torch.distributed.checkpoint as dcp
+import neve.dcp
+
+def part_of(rank, fill):
+    """Dictionaries of which rank 0 has values alone, and rank 1 a tensor, short and long, top level and nested."""
+    state = {"step": 3 if fill else 0, "z": torch.arange(2.0) * fill,
+             "deep": {"note": "x" if fill else "", "more": {"w": torch.ones(3) * fill}},
+             "long": {"text": "y" * 9000 if fill else "", "w": torch.full((2,), 5.0) * fill}}
+    if rank == 0:
+        del state["z"], state["deep"]["more"]["w"], state["long"]["w"]
+    return state
+
+def save(rank, size):
+    dcp.save(part_of(rank, True), checkpoint_id=f"{folder}/job/step-3", storage_writer=neve.dcp.StorageWriter())
+
+def load(rank, size):
+    state = part_of(1, False)
+    dcp.load(state, checkpoint_id=f"{folder}/job", storage_reader=neve.dcp.StorageReader())
+    check_equal(state, part_of(1, True))
+    with neve.Checkpointer(f"{folder}/job", rank=0, world=1) as checkpointer:
+        check_equal(checkpointer.restore().state, part_of(1, True))
+
+def save_whole(rank, size):
+    """A rank's state as it stands: dictionaries of values alone are saved as values."""
+    with neve.Checkpointer(f"{folder}/job") as checkpointer:
+        checkpointer.save(3, part_of(rank, True), tags={"dcp": "nested"}).wait("complete", 60)
+'''
+
+
+@pytest.mark.parametrize("how", ["save", "save_whole"])
+def test_what_is_all_values_on_one_rank_does_not_hide_another_ranks_tensors(tmp_path, how):
+    run_worlds(tmp_path, PARTS, f"""
+        world_of(2, {how}, 2)
+        for size in (2, 1):
+            world_of(size, load, size)
+    """)
+
+
+KINDS = '''
+import warnings
+warnings.simplefilter("ignore")
+from collections import OrderedDict
+import numpy
+import torch.distributed.checkpoint as dcp
+import neve.dcp
+from torch.distributed.tensor import Shard, Replicate, distribute_tensor
+
+def state_of(rank, size, fill):
+    """Of each kind of entry; without `fill` the same structure with nothing in it."""
+    mesh = init_device_mesh("cpu", (size,))
+    full = lambda tensor: tensor if fill else torch.zeros_like(tensor)
+    cut = lambda tensor, placement: distribute_tensor(full(tensor), mesh, [placement])
+    value = lambda thing: thing if fill else None
+    tied = full(torch.arange(4.0))
+    return {
+        "bool": cut(torch.arange(9) % 2 == 0, Shard(0)), "float8": full(torch.arange(8.0).to(torch.float8_e4m3fn)),
+        "complex": cut(torch.arange(6.0) * 1j + 1, Shard(0)), "uneven": cut(torch.arange(15.0).reshape(5, 3), Shard(0)),
+        "row": cut(torch.arange(3.0).reshape(1, 3), Shard(0)), "columns": cut(torch.arange(35.0).reshape(5, 7), Shard(1)),
+        "empty": torch.empty(0, 3), "empty_cut": cut(torch.empty(0, 4), Shard(0)), "number": full(torch.tensor(5.0)),
+        "number_cut": cut(torch.tensor(7), Replicate()), "turned": full(torch.arange(12.0).reshape(3, 4)).t(),
+        "expanded": torch.ones(1).expand(4) if fill else torch.zeros(4), "conj": (torch.arange(3.0) * 1j).conj() if fill else
+        torch.zeros(3, dtype=torch.complex64), "a.b": {"c": full(torch.ones(2))}, "a": {"b": {"d": full(torch.ones(3))}},
+        "keys": {1: full(torch.ones(2)), "b": value(5), (1, 2): full(torch.ones(1))}, "tied": [tied, tied],
+        "list": [cut(torch.arange(8.0), Shard(0)), cut(torch.arange(4.0), Replicate()), full(torch.ones(3)), value(5),
+                 [cut(torch.tensor(2.0), Replicate()), value("x")], cut(torch.arange(2.0).reshape(1, 2), Shard(0))],
+        "objects": value([({"x": 1},), (2,)]), "array": value(numpy.arange(3)), "scalar": value(numpy.float32(1.5)),
+        "ordered": OrderedDict([("x", value(1)), ("w", full(torch.ones(2)))]),
+        "long": {"text": value("y" * 9000), "w": full(torch.ones(2))},
+        "values": {"deep": {"list": value([1, 2]), "none": None}}, "tensor_in_tuple": value((torch.ones(2), {"w": torch.ones(1)})),
+    }
+
+def save(rank, size):
+    dcp.save(state_of(rank, size, True), checkpoint_id=f"{folder}/job/step-3", storage_writer=neve.dcp.StorageWriter())
+
+def check(left, right):
+    left, right = whole(left), whole(right)
+    assert left.pop("array").tolist() == right.pop("array").tolist() and torch.equal(left.pop("conj"), right.pop("conj"))
+    check_equal(left, right)
+    assert type(left["objects"][0]) is tuple and type(left["scalar"]) is numpy.float32
+
+def load(rank, size):
+    state = state_of(rank, size, False)
+    dcp.load(state, checkpoint_id=f"{folder}/job", storage_reader=neve.dcp.StorageReader())
+    check(state, state_of(rank, size, True))
+'''
+
+
+def test_DCP_02_states_of_every_kind_come_back_on_other_numbers_of_ranks(tmp_path):
+    run_worlds(tmp_path, KINDS, """
+        world_of(2, save, 2)
+        for size in (2, 1, 3):
+            world_of(size, load, size)
+    """)
+
+
+def test_objects_that_hold_tensors_come_back_without_flattening(tmp_path):
+    state = {"c": {"w": torch.ones(2), "v": 3}, "l": [torch.ones(1), {"x": (torch.zeros(1),)}]}
+    dcp.save(state, checkpoint_id=tmp_path / "job" / "1", storage_writer=neve.dcp.StorageWriter(),
+             planner=dcp.DefaultSavePlanner(flatten_state_dict=False))
+    into = {"c": None, "l": None}
+    dcp.load(into, checkpoint_id=tmp_path / "job", storage_reader=neve.dcp.StorageReader(),
+             planner=dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
+    assert into["c"]["w"].tolist() == [1, 1] and into["c"]["v"] == 3
+    assert into["l"][0].tolist() == [1] and into["l"][1]["x"][0].tolist() == [0]
