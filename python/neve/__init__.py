@@ -22,6 +22,8 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from . import dcp
+    from ._pieces import Piece
     from ._restore import Found
     from .checkpointer import Checkpointer, Save
     from .files import async_save, load, patch_torch, save
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Checkpointer", "Closed", "DataLoss", "Damaged", "Error", "Exhausted", "Found", "Internal", "Invalid", "NotFound",
+    "Checkpointer", "Closed", "DataLoss", "Damaged", "Error", "Exhausted", "Found", "Internal", "Invalid", "NotFound", "Piece",
     "Save", "Ticket", "Timeout", "Unavailable", "Unsupported", "UnsupportedOnLoad", "async_save", "load", "patch_torch",
     "save",
 ]
@@ -43,6 +45,8 @@ _LAZY: Dict[str, str] = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "dcp":   # a module that needs torch, and so is not listed by dir(), which help() imports all of
+        return importlib.import_module(f"{__name__}.{name}")
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'neve' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 import neve
 import neve.dcp
-from child import COMMAND, environment
+from child import COMMAND, environment, passes, script
 from worlds import run_worlds
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -401,3 +401,19 @@ def test_objects_that_hold_tensors_come_back_without_flattening(tmp_path):
              planner=dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
     assert into["c"]["w"].tolist() == [1, 1] and into["c"]["v"] == 3
     assert into["l"][0].tolist() == [1] and into["l"][1]["x"][0].tolist() == [0]
+
+
+def test_dcp_is_there_after_import_neve_and_torch_only_once_it_is_used(tmp_path):
+    passes(script("""
+        import sys
+        import neve
+        from neve import *
+        assert Piece is neve.Piece and "torch" not in sys.modules and "numpy" not in sys.modules
+        assert neve.dcp.StorageWriter("runs/gpt").checkpoint_id == "runs/gpt" and "torch" in sys.modules
+        try:
+            neve.dpc
+        except AttributeError as error:
+            assert "'dpc'" in str(error)
+        else:
+            assert False
+    """), tmp_path)
