@@ -66,7 +66,8 @@ int main(int argc, char** argv) {
   begin = Clock::now();
   std::vector<neve::format::RankImage> images;
   for (uint32_t rank = 0; rank < headers.size(); ++rank) images.push_back({rank, &headers[rank], logical[rank]});
-  const auto merge = GlobalMerge::Begin(std::move(images), {}).value();
+  const auto nothing_to_read = [](uint32_t, uint64_t, std::span<std::byte>) { return neve::Internal("no blob is here"); };
+  const auto merge = GlobalMerge::Begin(std::move(images), {}, nothing_to_read).value();
   const auto global = merge->Finish(std::vector<bool>(merge->comparisons().size(), true));
   if (!global.ok()) std::abort();
   const double merge_ms = Since(begin);

@@ -203,7 +203,7 @@ static void places(const char* folder, const char* job) {
   CHECK(strstr(neve_string_data(text), "\"items\":[") != NULL);
   neve_string_destroy(&text);
   OK(neve_place_gc(job, -1, 0, NULL, &error));   /* the document may be left out */
-  char path[4096];
+  char path[8192];
   snprintf(path, sizeof path, "%s/nowhere", folder);
   FAILS(NEVE_UNAVAILABLE, neve_place_list(path, &text, &error));
   FAILS(NEVE_UNAVAILABLE, neve_place_verify(path, -1, &text, &error));
