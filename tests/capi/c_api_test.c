@@ -214,6 +214,8 @@ static void places(const char* folder, const char* job) {
            "f=$(ls '%s'/step-*/shard-*.safetensors) && printf X | dd of=\"$f\" bs=1 seek=100000 conv=notrunc 2>/dev/null", job);
   CHECK(system(path) == 0);
   FAILS(NEVE_DATA_LOSS, neve_place_verify(job, -1, &text, &error));
+  CHECK(text != NULL && strstr(neve_string_data(text), "\"ok\":false") != NULL);
+  neve_string_destroy(&text);
   OK(neve_place_list(job, NULL, &error));
 }
 

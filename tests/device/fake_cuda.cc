@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "kernels/gather.h"
 #include "kernels/strided.h"
@@ -33,9 +35,13 @@ std::set<void*> streams, events, modules;
 thread_local int contexts = 0;
 thread_local int capture_mode = 0;  // global, as a thread begins
 
+// Handles are places in memory that is kept: one that is destroyed is never given out again, so that its later use is noticed.
+std::vector<std::unique_ptr<char>> handles;
+
 template <typename T>
 T* Make(std::set<void*>* known) {
-  void* const made = std::malloc(1);
+  handles.push_back(std::make_unique<char>());
+  void* const made = handles.back().get();
   known->insert(made);
   return static_cast<T*>(made);
 }

@@ -114,8 +114,7 @@ TEST(ZipDirectoryTest, RepeatedNamesAreRefused) {
 }
 
 TEST(ZipDirectoryTest, NamesThatLeaveTheArchiveAreRefused) {
-  for (const std::string name : {"../a", "a/../../b", "/etc/passwd", "a\\b", "..", std::string("a\0b", 3).c_str()}) {
-    if (name == "a") continue;
+  for (const std::string name : {"../a", "a/../../b", "/etc/passwd", "a\\b", ".."}) {
     EXPECT_TRUE(IsDamaged(Open(ZipText({{name, "1"}})).zip.status())) << name;
   }
   EXPECT_TRUE(IsDamaged(Open(ZipText({{std::string("a\0b", 3), "1"}})).zip.status()));

@@ -39,8 +39,12 @@ void* operator new(size_t bytes, std::align_val_t boundary) {
 void* operator new[](size_t bytes, std::align_val_t boundary) {
   return neve::testing::CountedAllocation(bytes, static_cast<size_t>(boundary));
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return neve::testing::CountedAllocation(bytes, 0); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return neve::testing::CountedAllocation(bytes, 0); }
 void operator delete(void* memory) noexcept { neve::testing::Release(memory); }
 void operator delete[](void* memory) noexcept { neve::testing::Release(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { neve::testing::Release(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { neve::testing::Release(memory); }
 void operator delete(void* memory, size_t) noexcept { neve::testing::Release(memory); }
 void operator delete[](void* memory, size_t) noexcept { neve::testing::Release(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { neve::testing::Release(memory); }
