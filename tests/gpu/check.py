@@ -97,7 +97,17 @@ def configure_flags() -> list[str]:
     flags = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DNEVE_CUDA=REQUIRED", "-DNEVE_BENCH=OFF", "-DNEVE_WERROR=OFF"]
     if THIRD_PARTY.is_dir():
         flags += [f"-DCMAKE_PREFIX_PATH={THIRD_PARTY}", "-DCMAKE_DISABLE_FIND_PACKAGE_PkgConfig=ON"]
+        # Libraries of the bundle need others of it: the linker is told where they are, and an RPATH, unlike a RUNPATH, holds for those too.
+        linking = f"-Wl,--disable-new-dtags,-rpath-link,{THIRD_PARTY / 'lib' / 'x86_64-linux-gnu'}"
+        flags += [f"-DCMAKE_{kind}_LINKER_FLAGS={linking}" for kind in ("EXE", "SHARED")]
     return flags
+
+
+def strays(library: Path) -> list[str]:
+    """Of what the bundle brings, the libraries that are taken from elsewhere, or not found."""
+    brought = {path.name for path in (THIRD_PARTY / "lib").rglob("*.so*")}
+    lines = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.strip() for line in lines if line.split()[0] in brought and str(THIRD_PARTY) not in line]
 
 
 def check(report: Report, build: Path) -> dict | None:
@@ -106,6 +116,8 @@ def check(report: Report, build: Path) -> dict | None:
              and report.run("build", ["ninja", "-C", build, "-j", jobs, *TARGETS], BUDGET_S))
     if not built:
         return find_gpu()
+    if THIRD_PARTY.is_dir():
+        report.run("libraries are the bundle's", [sys.executable, __file__, "--own-libraries", build / "lib" / "libneve.so"], 30)
     report.run("kernels on the host", [build / "bin" / "kernels_test"], 60, facts=gtest_facts)
     report.run("captures on a simulated device", [build / "bin" / "capture_test"], 60, facts=gtest_facts)
     gpu = find_gpu()
@@ -141,7 +153,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev gpu-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", type=Path, default=ROOT / "report.json")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "gpu", help="where to build")
+    parser.add_argument("--own-libraries", type=Path, metavar="LIBRARY", help="only look where this library's libraries come from")
     options = parser.parse_args()
+    if options.own_libraries:
+        found = strays(options.own_libraries)
+        print("\n".join(found))
+        return 1 if found else 0
     report = Report(BUDGET_S)
     gpu = check(report, options.build.absolute())
     facts = ROOT / "bundle.json"
