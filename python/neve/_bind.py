@@ -10,7 +10,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import MutableMapping
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _bind_pieces, _names, _optimizers, _overlap, _tensors, _values
 from ._bind_pieces import PieceReads
@@ -158,7 +158,7 @@ class Binder:
                     place = _optimizers.target_of(parameter, ours.get(part), whole, child.name)
                     if place is not None:
                         into[part] = place
-                steps[index] = self._bind_dict(entry, into)
+                steps[index] = _in_order(entry.keys, self._bind_dict(entry, into))
             elif entry is not None:
                 steps[index] = _constant(_optimizers.plain(entry))
         self.unexpected += [_names.join(_names.join(node.name, "state"), str(key)) for key in entries]
@@ -538,6 +538,15 @@ def _place(name: str, logical: Logical, target: Any, dtype_text: Optional[str]) 
         strides = tuple([stride * item for stride in strides])
     device, address, _, ours = _memory_of(target)
     return _overlap.Place(name, device, address, shape, ours, item, logical.stored, logical.offset_bytes, strides)
+
+
+def _in_order(keys: Sequence[Any], step: Step) -> Step:
+    """The step's dictionary with its keys in the order they were saved in: those that had no place came last."""
+    def give() -> Any:
+        made = step()
+        return {key: made[key] for key in keys}
+
+    return give
 
 
 def _memory_of(target: Any) -> Tuple[str, int, Shape, Shape]:

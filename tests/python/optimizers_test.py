@@ -87,6 +87,14 @@ def test_DCP_11_a_state_without_a_parameter_is_named(around):
         around({"optimizer": state}, into={"optimizer": optimizer_of(layers(), WEIGHTS, BIASES)})
 
 
+def test_entries_keep_the_order_of_their_parts(around):
+    """The step is no moment: it has no place in an optimizer that has not made a step yet."""
+    model, other = layers(), layers(1)
+    saved, fresh = trained(model, optimizer_of(model, WEIGHTS, BIASES)), optimizer_of(other, WEIGHTS, BIASES)
+    around({"optimizer": saved}, into={"optimizer": fresh})
+    assert {tuple(entry) for entry in fresh.state.values()} == {("step", "exp_avg", "exp_avg_sq")}
+
+
 def schedulers(optimizer):
     kinds = torch.optim.lr_scheduler
     return {
