@@ -84,17 +84,20 @@ def test_ASY_04_descriptors_threads_and_memory_do_not_grow_with_saves(job):
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def open_now():
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
     checkpointer = job()
     big = {"w": torch.zeros(2 << 20)}
-    counts = []
     for step in range(24):
         checkpointer.save(step, big).wait("done", 60)
         if step == 0:
             until(lambda: checkpointer.health()["slots"] == 3)   # the others are made in the background
-        if step in (11, 23):
-            counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), resident()))
-    assert counts[1][0] <= counts[0][0] + 1 and counts[1][1] <= counts[0][1] + 1
-    assert counts[1][2] < counts[0][2] * 1.05 + (8 << 20)
+        if step == 11:
+            (files, threads), memory = open_now(), resident()
+    # What retires older saves may have some open for a moment: what leaks stays.
+    until(lambda: open_now()[0] <= files + 1 and open_now()[1] <= threads + 1)
+    assert resident() < memory * 1.05 + (8 << 20)
 
 
 def test_ASY_06_a_load_right_after_a_save_finds_it(job):
