@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Optional
 
 import torch
 
@@ -86,8 +87,10 @@ class Fio:
         "buffered 4M": dict(direct=0, bs="4m", iodepth=1),
     }
 
-    def __init__(self, folder: Path, size: int):
-        self._file, self._size = folder / "fio.dat", size // (4 << 20) * (4 << 20)
+    def __init__(self, folder: Path, size: int, image: Optional[Path] = None):
+        """image: a file of somebody else's, which is read and never written."""
+        self._is_mine = image is None
+        self._file, self._size = image or folder / "fio.dat", size // (4 << 20) * (4 << 20)
         self._scale = size / self._size
         self.cpu_seconds = 0.0
 
@@ -97,7 +100,7 @@ class Fio:
         return self._run("write", direct, bs, iodepth, "--end_fsync=1")
 
     def read(self, direct: int, bs: str, iodepth: int) -> float:
-        return self._run("read", direct, bs, iodepth, "--invalidate=1")
+        return self._run("read", direct, bs, iodepth, "--invalidate=1", "--readonly")
 
     def _run(self, kind: str, direct: int, bs: str, iodepth: int, *more: str) -> float:
         """Seconds, the final fsync included; start and end of the program itself are not."""
@@ -113,7 +116,8 @@ class Fio:
         return seconds * self._scale
 
     def close(self) -> None:
-        self._file.unlink(missing_ok=True)
+        if self._is_mine:
+            self._file.unlink(missing_ok=True)
 
 
 class LoopFileSystem:

@@ -76,16 +76,16 @@ def _write(where: str, folder: Path) -> list[measure.Row]:
 
 
 def _read(where: str, folder: Path, bar: str) -> list[measure.Row]:
-    """Rate of a verified restore into tensors that are there, from a file that is not in the page cache, over fio's read."""
+    """Rate of a verified restore into tensors that are there, from a file that is not in the page cache, over fio's read of the
+    same file: where a file lies decides how fast a disk gives it."""
     state = states.gibibyte()
     size = states.total_bytes(state)
-    fio = roofline.Fio(folder, size)
-    fio.write(**roofline.Fio.WRITES["io_uring direct 4M qd8, fresh"])
-    best = measure.fastest({name: lambda way=way: fio.read(**way) for name, way in roofline.Fio.READS.items()})
     with neve.Checkpointer("bench", tiers=[f"file:{folder}?keep=1"]) as checkpointer:
         ticket = checkpointer.save(1, state)
         ticket.wait("file")
         image = ticket.places["file"]
+        fio = roofline.Fio(folder, size, Path(image))
+        best = measure.fastest({name: lambda way=way: fio.read(**way) for name, way in roofline.Fio.READS.items()})
 
         def ours() -> float:
             _forget(image)
@@ -93,7 +93,6 @@ def _read(where: str, folder: Path, bar: str) -> list[measure.Row]:
 
         ours()
         found = measure.pairs(ours, lambda: fio.read(**roofline.Fio.READS[best]), PAIRS)
-    fio.close()
     gib = size / 2**30
     return [measure.ratio_row(f"file_read_{where}", [b / a for a, b in found], bar, base=best,
                               gib_per_s=round(gib / statistics.median(a for a, _ in found), 3),

@@ -1,5 +1,7 @@
 #include "restore/chunk_reader.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -19,9 +21,14 @@ struct FreeDeleter {
 };
 using AlignedBuffer = std::unique_ptr<std::byte[], FreeDeleter>;
 
+// On huge pages where the system grants them: fewer faults, and fewer pieces for the disk.
 AlignedBuffer AllocateAligned(uint64_t bytes) {
-  const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  return AlignedBuffer(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, std::max(rounded, kPageBytes))));
+  constexpr uint64_t kHugePageBytes = 2 << 20;
+  const uint64_t boundary = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  const uint64_t rounded = std::max((bytes + boundary - 1) / boundary * boundary, boundary);
+  AlignedBuffer memory(static_cast<std::byte*>(std::aligned_alloc(boundary, rounded)));
+  if (memory != nullptr && boundary == kHugePageBytes) (void)::madvise(memory.get(), rounded, MADV_HUGEPAGE);
+  return memory;
 }
 
 absl::Status ReadBlocking(storage::ImageReader& reader, uint64_t offset, std::span<std::byte> target) {
