@@ -166,6 +166,22 @@ std::shared_ptr<storage::Tier> EngineImpl::RamTier() {
   return ram_tier_;
 }
 
+absl::StatusOr<uint32_t> EngineImpl::GreatestLife(std::span<const catalog::TierListing> listings, std::span<const std::string> names) {
+  uint32_t unseen = 0;
+  for (size_t t = 0; t < listings.size(); ++t) {
+    if (listings[t].status.ok()) continue;
+    {
+      sync::MutexLock lock(mutex_);
+      tier_errors_[names[t]] = std::string(listings[t].status.message());
+    }
+    if (listings[t].kind != TierKind::kRam || durable_.empty()) {
+      return Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
+    }
+    unseen = kUnseenLives;
+  }
+  return catalog::GreatestIncarnation(listings) + unseen;
+}
+
 absl::Status EngineImpl::BeginLife() {
   if (life_begun_) return absl::OkStatus();
   NEVE_RETURN_IF_ERROR(EnsureUid());
@@ -179,18 +195,8 @@ absl::Status EngineImpl::BeginLife() {
   // Of many ranks: listed by all at open, and agreed on there.
   const std::vector<catalog::TierListing> listings =
       agreed_incarnation_.has_value() ? std::vector<catalog::TierListing>() : ListAll(&names);
-  for (size_t t = 0; t < listings.size(); ++t) {
-    if (listings[t].status.ok()) continue;
-    if (listings[t].kind == TierKind::kRam && !durable_.empty()) continue;   // a life that saved to RAM has claimed its number there
-    // The number of this life follows from what every tier lists: without one of them it might be one that is taken, and an
-    // older save would look newer than this life's. Tried again at the next save.
-    {
-      sync::MutexLock lock(mutex_);
-      tier_errors_[names[t]] = std::string(listings[t].status.message());
-    }
-    return Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
-  }
-  uint32_t incarnation = 1 + catalog::GreatestIncarnation(listings);
+  NEVE_ASSIGN_OR_RETURN(const uint32_t greatest, GreatestLife(listings, names));
+  uint32_t incarnation = 1 + greatest;
   const std::optional<uint32_t> given = agreed_incarnation_.has_value() ? agreed_incarnation_ : options_.incarnation;
   const bool fixed = given.has_value();
   if (fixed) incarnation = *given;

@@ -104,6 +104,11 @@ class EngineImpl : public Engine {
   absl::Status EnsureUid() NEVE_EXCLUDES(uid_mutex_);
   std::vector<storage::Tier*> DurableTiers() const;
   std::shared_ptr<storage::Tier> RamTier();          // null: none configured, or the uid is unknown
+  // The greatest number of a life that may have been taken: a new life's is greater, or an older save would look newer than its own.
+  // Fails where a tier cannot be listed; tried again at the next save. Not for a RAM folder beside a durable tier: a life is claimed
+  // there too, unless every durable tier refused it, and of such lives kUnseenLives are allowed for.
+  static constexpr uint32_t kUnseenLives = 1000;
+  absl::StatusOr<uint32_t> GreatestLife(std::span<const catalog::TierListing> listings, std::span<const std::string> names);
   std::vector<catalog::TierListing> ListAll(std::vector<std::string>* names);
   absl::Status CheckListed(const std::vector<catalog::TierListing>& listings, const std::vector<std::string>& names,
                            const FindRequest& request) const;

@@ -114,12 +114,9 @@ absl::Status EngineImpl::MeetRanks() {
   past.given = options_.incarnation;
   std::vector<std::string> names;
   const std::vector<catalog::TierListing> listings = ListAll(&names);
-  for (size_t t = 0; t < listings.size(); ++t) {
-    if (listings[t].status.ok() || !past.status.ok()) continue;
-    if (listings[t].kind == TierKind::kRam && !durable_.empty()) continue;   // as in BeginLife
-    past.status = Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
-  }
-  past.greatest = catalog::GreatestIncarnation(listings);
+  const absl::StatusOr<uint32_t> greatest = GreatestLife(listings, names);
+  past.status = greatest.status();
+  past.greatest = greatest.value_or(0);
   NEVE_ASSIGN_OR_RETURN(const group::Messages pasts, Gather("open: the life", Encode(past)));
   NEVE_ASSIGN_OR_RETURN(agreed_incarnation_, group::AgreeOnIncarnation(pasts));
   return absl::OkStatus();

@@ -521,6 +521,47 @@ TEST_F(EngineTest, ARamFolderThatCannotBeUsedCostsTheRamCopyAlone) {
   EXPECT_TRUE((*mended)->Wait("done", 60).ok()) << (*mended)->Error();
 }
 
+// No life can be claimed in files.
+class NoClaims : public os::IoHooks {
+ public:
+  NoClaims() { os::SetIoHooks(this); }
+  ~NoClaims() override { os::SetIoHooks(nullptr); }
+  os::CallVerdict Before(const os::CallInfo& info) override {
+    return {.error_number = (info.path + info.target).find("/life-") != std::string::npos ? EIO : 0};
+  }
+};
+
+TEST_F(EngineTest, ALifeThatCannotSeeTheRamFolderIsNumberedAboveTheLivesThatMayBeThere) {
+  const std::vector<std::string> tiers = {"ram:", "file:" + folder_};
+  TestState state;
+  ASSERT_TRUE(Open(tiers).ok());
+  SaveDone(state, 1);
+  ASSERT_TRUE(Open(tiers).ok());
+  SaveId in_ram_alone;
+  {
+    const NoClaims hooks;
+    auto ticket = Save(state, 7);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_TRUE((*ticket)->Wait("ram", 60).ok()) << (*ticket)->Error();
+    EXPECT_FALSE((*ticket)->Wait("file", 60).ok());
+    in_ram_alone = (*ticket)->save_id();
+    engine_.reset();
+  }
+  std::filesystem::permissions(ram_, std::filesystem::perms::all);
+  ASSERT_TRUE(Open(tiers).ok());
+  state.Set(3);
+  auto later = Save(state, 3);
+  ASSERT_TRUE(later.ok()) << later.status();
+  ASSERT_TRUE((*later)->Wait("file", 60).ok()) << (*later)->Error();
+  EXPECT_GT((*later)->save_id().incarnation, in_ram_alone.incarnation);
+  std::filesystem::permissions(ram_, std::filesystem::perms::owner_all);
+  ASSERT_TRUE(Open(tiers).ok());
+  auto image = engine_->Find({});
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_EQ((*image)->info().step, 3u);
+  image->reset();
+}
+
 TEST_F(EngineTest, ASaveThatNothingCanBeDoneForIsCounted) {
   std::filesystem::create_directory(ram_);
   std::filesystem::permissions(ram_, std::filesystem::perms::all);
