@@ -82,6 +82,10 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
     NEVE_ASSIGN_OR_RETURN(durable->tier, storage::OpenFileTier(file));
     engine->durable_.push_back(std::move(durable));
   }
+  if (engine->ram_.has_value() && engine->ram_->slots == 1 && engine->durable_.empty()) {
+    obs::Log(obs::Level::kWarning, "event=one_slot reason=\"ram:?slots=1 without a durable tier: a kill during a save leaves no save; use "
+                                   "two slots or more\"");
+  }
   if (engine->ram_.has_value() && engine->ram_->bytes != 0) {
     // A budget that was given is checked at once; a measured one when the size of the state is known.
     auto folder = slot::RamFolder(false);

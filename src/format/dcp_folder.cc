@@ -8,6 +8,7 @@
 #include "base/sync/mutex.h"
 #include "format/dcp_metadata.h"
 #include "format/json_text.h"
+#include "format/key_escapes.h"
 #include "format/pickle_machine.h"
 #include "format/pickle_values.h"
 #include "format/read_box.h"

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "format/json_text.h"
+#include "format/key_escapes.h"
 #include "format/pickle_values.h"
 #include "format/torch_types.h"
 

@@ -1,5 +1,6 @@
 #include "format/key_escapes.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -49,14 +50,10 @@ std::optional<std::string> JsonKey(std::string_view text) {
   return key;
 }
 
-// Control characters, and lone surrogates, which UTF-8 cannot hold.
+// Keys of no names: control characters, and the surrogates that UTF-8 cannot hold.
 bool NeedsJson(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c < 0x20 || c == 0x7f) return true;
-    if (c == 0xed && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0xa0) return true;
-  }
-  return false;
+  return std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }) ||
+         !codec::IsValidUtf8(text);
 }
 
 }  // namespace
@@ -96,16 +93,18 @@ absl::StatusOr<Value> KeyOfComponent(std::string_view component) {
   return Damaged(absl::StrFormat("the escaped key %s is malformed", Quoted(component.substr(0, 80))));
 }
 
-std::string ComponentOfKey(const Value& key, std::string_view text) {
-  if (key.kind == Value::Kind::kText) {
-    if (key.text.empty()) return "~e";
-    if (NeedsJson(key.text)) {
-      std::string json;
-      AppendJsonString(key.text, &json);
-      return "~j" + codec::Base64UrlEncode(json);
-    }
-    return key.text[0] == '~' ? "~" + key.text : key.text;
+std::string EscapeTextKey(std::string_view text) {
+  if (text.empty()) return "~e";
+  if (NeedsJson(text)) {   // as Python's json.dumps(ensure_ascii=False)
+    std::string json;
+    AppendJsonString(text, &json);
+    return "~j" + codec::Base64UrlEncode(json);
   }
+  return text.front() == '~' ? "~" + std::string(text) : std::string(text);
+}
+
+std::string ComponentOfKey(const Value& key, std::string_view text) {
+  if (key.kind == Value::Kind::kText) return EscapeTextKey(key.text);
   switch (text.front()) {
     case 't':
     case 'f':

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "format/json_text.h"
+#include "format/key_escapes.h"
 #include "format/npy_header.h"
 #include "format/pickle_values.h"
 #include "format/readers.h"

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/codec/text.h"
+#include "format/key_escapes.h"
 #include "format/pickle_text.h"
 #include "format/torch_types.h"
 #include "format/values.h"
@@ -19,49 +20,6 @@ bool IsPlainText(std::string_view text) {
 }
 
 bool IsUnchanged(const PickleCall& call) { return call.state == 0 && call.items.empty() && call.pairs.empty(); }
-
-// Keys of no names: control characters, and the surrogates that UTF-8 cannot hold.
-bool NeedsJson(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }) ||
-         !codec::IsValidUtf8(text);
-}
-
-// As Python's json.dumps(ensure_ascii=False).
-std::string JsonOfText(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        json += "\\\"";
-        break;
-      case '\\':
-        json += "\\\\";
-        break;
-      case '\n':
-        json += "\\n";
-        break;
-      case '\r':
-        json += "\\r";
-        break;
-      case '\t':
-        json += "\\t";
-        break;
-      case '\b':
-        json += "\\b";
-        break;
-      case '\f':
-        json += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          json += absl::StrFormat("\\u%04x", static_cast<unsigned char>(c));
-        } else {
-          json.push_back(c);
-        }
-    }
-  }
-  return json + "\"";
-}
 
 }  // namespace
 
@@ -90,12 +48,6 @@ void AppendTextValue(std::string_view text, std::string* out) {
   } else {
     out->append("s").append(codec::Base64UrlEncode(text)).append(";");
   }
-}
-
-std::string EscapeTextKey(std::string_view text) {
-  if (text.empty()) return "~e";
-  if (NeedsJson(text)) return "~j" + codec::Base64UrlEncode(JsonOfText(text));
-  return text.front() == '~' ? "~" + std::string(text) : std::string(text);
 }
 
 // ---- what is what ----

@@ -62,8 +62,6 @@ class PickleValues {
 std::string FloatHex(double number);
 void AppendFloatValue(double number, std::string* out);
 void AppendTextValue(std::string_view text, std::string* out);
-// The part of a name for a key that is this text.
-std::string EscapeTextKey(std::string_view text);
 
 }  // namespace neve::format
 

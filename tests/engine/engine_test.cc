@@ -421,6 +421,17 @@ TEST_F(EngineTest, SkipGivesUpASaveButNeverTwoInARow) {
   EXPECT_EQ((*third)->save_id().sequence, 2u);   // the skipped save has a number too
 }
 
+TEST_F(EngineTest, OneSlotAndNothingBesideIsWarnedOf) {
+  const auto said_at_open = [this](const std::vector<std::string>& tiers) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(Open(tiers).ok());
+    return ::testing::internal::GetCapturedStderr().find("event=one_slot") != std::string::npos;
+  };
+  EXPECT_TRUE(said_at_open({"ram:?slots=1"}));
+  EXPECT_FALSE(said_at_open({"ram:?slots=2"}));
+  EXPECT_FALSE(said_at_open({"ram:?slots=1", "file:" + folder_}));
+}
+
 TEST_F(EngineTest, ASlotTimeoutCountsNothing) {
   ASSERT_TRUE(Open({"ram:?slots=1", "file:" + folder_}).ok());
   WriteGate gate;
