@@ -111,6 +111,11 @@ class Recovery {
     return absl::OkStatus();
   }
 
+  // One of several jobs could not be recovered: the others are all the same.
+  void Note(const std::string& job, const absl::Status& status) {
+    if (!status.ok()) Finish(RecoverReport::Item{job}, status);
+  }
+
   // Names of the jobs that hold images here, each once.
   std::set<std::string> Jobs() const {
     std::set<std::string> jobs;
@@ -143,7 +148,8 @@ class Recovery {
       if (!found.status.ok() || !HoldsImage(found) || found.job != job) continue;
       if (uid.known() && found.uid != uid) {
         return Invalid(absl::StrFormat("RAM holds two jobs named %s, of uid %s and %s, and the folder has no job.json to tell "
-                                       "which is its own", job, uid.ToHex(), found.uid.ToHex()));
+                                       "which is its own: recover each into its own job folder, which has one", job, uid.ToHex(),
+                                       found.uid.ToHex()));
       }
       uid = found.uid;
     }
@@ -244,19 +250,17 @@ absl::StatusOr<RecoverReport> RecoverPlace(const std::string& place, const Recov
     }
     for (const std::string& job : recovery.Jobs()) {
       if (!info.job.empty() && job != info.job) continue;
-      NEVE_ASSIGN_OR_RETURN(const std::string folder, FolderFor(options.to, job));
-      NEVE_RETURN_IF_ERROR(recovery.Into(folder, job));
+      const absl::StatusOr<std::string> folder = FolderFor(options.to, job);
+      const absl::Status status = folder.ok() ? recovery.Into(*folder, job) : folder.status();
+      if (!status.ok() && !info.job.empty()) return status;
+      recovery.Note(job, status);
     }
     return report;
   }
   for (const std::string& folder : engine::JobFoldersOf(info)) {
-    if (absl::Status status = recovery.Into(folder, os::BaseName(folder)); !status.ok()) {
-      if (info.kind == PlaceKind::kJobFolder) return status;
-      RecoverReport::Item item{os::BaseName(folder)};
-      item.outcome = std::string(status.message());
-      report.worst = engine::Worse(report.worst, status);
-      report.items.push_back(std::move(item));
-    }
+    const absl::Status status = recovery.Into(folder, os::BaseName(folder));
+    if (!status.ok() && info.kind == PlaceKind::kJobFolder) return status;
+    recovery.Note(os::BaseName(folder), status);
   }
   return report;
 }

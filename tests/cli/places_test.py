@@ -207,6 +207,18 @@ def test_recover_into_another_folder(neve, make_job, tmp_path):
     assert neve("verify", "elsewhere/gpt").code == 0
 
 
+def test_recover_goes_on_past_jobs_that_have_one_name(neve, make_job, tmp_path):
+    for name in ("a/ckpt", "b/ckpt", "zeta"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        make_job(name=name, steps=2, kill=True, every=2)
+    answer = neve("recover", "ram:", "--to", "elsewhere", "--json")
+    assert answer.code == 2 and len(neve("ls", "elsewhere/zeta", "--json").json["saves"]) == 2
+    told = [item["outcome"] for item in answer.json["items"] if item["job"] == "ckpt"]
+    assert len(told) == 1 and "two jobs named ckpt" in told[0] and "its own job folder" in told[0]
+    assert neve("recover", "ram:ckpt", "--to", "a/ckpt").code == 0 and neve("verify", "a/ckpt").code == 0
+    assert {save["step"] for save in neve("ls", "a/ckpt", "--json").json["saves"]} == {0, 1}
+
+
 def test_gc_keeps_what_is_only_in_ram(neve, make_job, ram_folder):
     make_job(steps=2, kill=True, every=2)
     answer = neve("gc", "gpt", "--json")
