@@ -228,18 +228,24 @@ class _Everything(Set[str]):
 
 
 class _Probe(pickle.Pickler):
-    """Pickles into nothing, tensors left out."""
+    """Pickles into nothing, storages and ordinary tensors left out."""
 
     def __init__(self) -> None:
         super().__init__(io.BytesIO(), protocol=PROTOCOL)
         self.names: List[str] = []
-        torch = _tensors.loaded_torch()
-        self._left_out: Tuple[type, ...] = ()
-        if torch is not None:
-            self._left_out = (torch.Tensor, torch.storage.TypedStorage, torch.storage.UntypedStorage)
+        self._torch = _tensors.loaded_torch()
+        self._storages: Tuple[type, ...] = ()
+        if self._torch is not None:
+            self._storages = (self._torch.storage.TypedStorage, self._torch.storage.UntypedStorage)
 
     def persistent_id(self, thing: Any) -> Optional[str]:
-        return "left out" if isinstance(thing, self._left_out) else None
+        torch = self._torch
+        if torch is None:
+            return None
+        if isinstance(thing, torch.storage.TypedStorage):
+            thing._pickle_storage_type()   # raises for a dtype that has none
+        ordinary = isinstance(thing, torch.Tensor) and thing.layout is torch.strided and thing.dtype in _dtype_table(torch)
+        return "left out" if ordinary or isinstance(thing, self._storages) else None
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, (type, types.FunctionType, types.BuiltinFunctionType)):

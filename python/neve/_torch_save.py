@@ -20,7 +20,8 @@ from typing import Any, List, Optional, Tuple
 from . import _abi, _tensors
 from ._library import call, library, path_bytes
 from ._torch_original import notice_once, original
-from ._torch_pickle import PROTOCOL, Pickled, pickle_object, refused_places
+from ._torch_pickle import PROTOCOL, Pickled, pickle_object, refused_places, storage_places
+from ._torch_storages import Part
 from ._waiting import collector_paused, interruptible
 from .errors import Error, Invalid, NotFound, Unavailable, Unsupported
 
@@ -34,7 +35,7 @@ class TorchRequest:
         with collector_paused():
             self._pickled: Pickled = pickle_object(obj, module, protocol)
             self._keep: List[Any] = []
-            addresses, sizes = self._host_parts()
+            addresses, sizes = self._host_parts(obj)
         self._addresses, self._sizes = array("Q", addresses), array("Q", sizes)
         self.struct = _abi.TorchObject.new(
             pickle=self._pickled.content, pickle_bytes=len(self._pickled.content),
@@ -44,12 +45,15 @@ class TorchRequest:
         if self._pickled.unsafe:
             _warn_unsafe(obj, stacklevel + 1)
 
-    def _host_parts(self) -> Tuple[List[int], List[int]]:
+    def _host_parts(self, obj: Any) -> Tuple[List[int], List[int]]:
         parts = self._pickled.parts
         sizes = [end - begin for _, begin, end in parts]
         if self._pickled.on_host:
             torch = _tensors.loaded_torch()
-            base = list(map(torch.UntypedStorage.data_ptr, [part[0] for part in parts])) if torch is not None else []
+            try:
+                base = list(map(torch.UntypedStorage.data_ptr, [part[0] for part in parts])) if torch is not None else []
+            except RuntimeError as error:
+                raise _without_memory(obj, torch, parts, error) from error
             return [address + begin for address, (_, begin, _) in zip(base, parts)], sizes
         addresses = []
         for place, (storage, begin, end) in enumerate(parts):
@@ -61,6 +65,17 @@ class TorchRequest:
 
     def pointer(self) -> Any:
         return ctypes.byref(self.struct)
+
+
+def _without_memory(obj: Any, torch: Any, parts: List[Part], error: Exception) -> Unsupported:
+    """For tensors that are only said to be there (a zero tensor of autograd's, a fake one)."""
+    places: List[str] = []
+    for storage, _, _ in parts:
+        try:
+            storage.data_ptr()
+        except RuntimeError:
+            places += storage_places(obj, torch, storage._cdata)
+    return Unsupported(f"{', '.join(places[:8]) or 'a tensor'} has no memory that could be saved ({error}): save a clone of it")
 
 
 def _alignment() -> int:
