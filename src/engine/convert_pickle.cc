@@ -10,6 +10,7 @@
 #include "format/json_text.h"
 #include "format/layout.h"
 #include "format/read_box.h"
+#include "format/tree_node.h"
 
 namespace neve::engine {
 namespace {
@@ -51,7 +52,12 @@ class Pickler {
     FindSharedTypes(conversion_.tree.root);
     NEVE_RETURN_IF_ERROR(Write(conversion_.tree.root));
     NEVE_RETURN_IF_ERROR(refusals_.ToStatus("a .pt file"));
-    if (arrays_ > 0) conversion_.report->notes.push_back(absl::StrFormat("%d NumPy arrays were written as tensors", arrays_));
+    const auto note = [&](uint64_t count, const char* what) {
+      if (count > 0) conversion_.report->notes.push_back(absl::StrFormat("%d %s", count, what));
+    };
+    note(arrays_, "NumPy arrays were written as tensors");
+    note(states_, "objects were written as their state_dict");
+    note(sparse_gradients_, "sparse tensors required gradients, which torch's format does not say");
     return TorchPickle{std::move(out_).Finish(), std::move(storages_)};
   }
 
@@ -86,14 +92,11 @@ class Pickler {
       }
       case TreeNode::Kind::kDict: return WriteDict(node);
       case TreeNode::Kind::kList: return WriteList(node);
-      case TreeNode::Kind::kMeta: refusals_.Add(node.path, "a tensor on the meta device"); break;
+      case TreeNode::Kind::kMeta: return WriteMeta(node);
       case TreeNode::Kind::kOpaque:
         refusals_.Add(node.path, absl::StrFormat("an object that only running %s would bring back", node.type));
         break;
-      case TreeNode::Kind::kComposite:
-        refusals_.Add(node.path, absl::StrFormat("%s is made of parts, which a plain pickle cannot put together",
-                                                 node.text.empty() ? node.type : node.text));
-        break;
+      case TreeNode::Kind::kComposite: return WriteComposite(node);
     }
     return absl::OkStatus();
   }
@@ -116,8 +119,19 @@ class Pickler {
       out_.EmptyTuple();
       out_.Reduce();
     } else {
-      refusals_.Add(node.path, absl::StrFormat("a dict of the type %s", node.type));
-      return absl::OkStatus();
+      const std::string_view factory = std::string_view(node.type).substr(std::min<size_t>(2, node.type.size()));
+      if (!node.type.starts_with("D:") || !format::IsKnownDict(node.type)) {
+        refusals_.Add(node.path, absl::StrFormat("a dict of the type %s", node.type));
+        return absl::OkStatus();
+      }
+      out_.Global("collections", "defaultdict");
+      if (factory == "None") {
+        out_.None();
+      } else {
+        out_.Global("__builtin__", std::string(factory));
+      }
+      out_.Tuple(1);
+      out_.Reduce();
     }
     if (!node.children.empty()) {
       out_.Mark();
@@ -135,15 +149,17 @@ class Pickler {
   }
 
   absl::Status WriteList(const TreeNode& node) {
-    const bool tuple = node.type == "tuple";
+    const bool named = node.type.starts_with("n:"), tuple = named || node.type == "tuple";
     if (!tuple && !node.type.empty()) {
       refusals_.Add(node.path, absl::StrFormat("a list of the type %s", node.type));
       return absl::OkStatus();
     }
+    if (named && !WriteClass(node.type.substr(2), node.path)) return absl::OkStatus();
     if (tuple) {
       if (node.children.size() > 3) out_.Mark();
       for (const TreeNode& child : node.children) NEVE_RETURN_IF_ERROR(Write(child));
       out_.Tuple(node.children.size());
+      if (named) out_.NewObject();
       return absl::OkStatus();
     }
     out_.EmptyList();
@@ -151,6 +167,111 @@ class Pickler {
     out_.Mark();
     for (const TreeNode& child : node.children) NEVE_RETURN_IF_ERROR(Write(child));
     out_.Appends();
+    return absl::OkStatus();
+  }
+
+  // The name of a class; false: refused. A pickle names a module and a class in it: only by the habit that classes have capitals
+  // can the one be told from the other where classes lie in classes.
+  bool WriteClass(const std::string& name, const std::string& path) {
+    const size_t dot = name.rfind('.');
+    bool nested = dot == std::string::npos;
+    for (size_t at = 0; !nested && at < dot; at = name.find('.', at) + 1) nested = name[at] >= 'A' && name[at] <= 'Z';
+    if (nested || name.find_first_of("\n\r") != std::string::npos) {
+      refusals_.Add(path, absl::StrFormat("the class %s, which lies in another class or in no module", name));
+      return false;
+    }
+    out_.Global(name.substr(0, dot), name.substr(dot + 1));
+    return true;
+  }
+
+  absl::Status WriteComposite(const TreeNode& node) {
+    if (format::SparseParts(node.type) > 0) return WriteSparse(node);
+    if (node.type == "state" && node.children.size() == 1) {
+      ++states_;
+      return Write(node.children.front());
+    }
+    if (node.type == "dataclass" && node.children.size() == 1) {
+      if (!WriteClass(node.text, node.path)) return absl::OkStatus();
+      out_.EmptyTuple();
+      out_.NewObject();
+      NEVE_RETURN_IF_ERROR(Write(node.children.front()));
+      out_.Build();
+      return absl::OkStatus();
+    }
+    refusals_.Add(node.path, absl::StrFormat("%s is made of parts, which a plain pickle cannot put together",
+                                             node.text.empty() ? node.type : node.text));
+    return absl::OkStatus();
+  }
+
+  static bool Flag(const TreeNode& node, const char* name) { return node.extra.is_object() && node.extra.contains(name); }
+
+  // Damaged: the member is not a list of numbers.
+  static absl::StatusOr<tensor::Dims> DimsOf(const TreeNode& node, const char* name) {
+    tensor::Dims dims;
+    if (!Flag(node, name) || !node.extra[name].is_array()) return Damaged(format::Quoted(node.path) + " has no " + name);
+    for (const nlohmann::json& item : node.extra[name]) {
+      if (!item.is_number_integer()) return Damaged(absl::StrFormat("the %s of %s is no list of numbers", name, format::Quoted(node.path)));
+      dims.push_back(item.get<int64_t>());
+    }
+    return dims;
+  }
+
+  void WriteSize(const tensor::Dims& shape) {
+    out_.Global("torch", "Size");
+    WriteDims(shape);
+    out_.Tuple(1);
+    out_.Reduce();
+  }
+
+  // torch._utils._rebuild_sparse_tensor(layout, (indices.., values, size[, is_coalesced]))
+  absl::Status WriteSparse(const TreeNode& node) {
+    const bool parameter = Flag(node, "param"), gradient = Flag(node, "grad"), coo = node.type == "coo";
+    if (node.children.size() != format::SparseParts(node.type)) return Damaged(format::Quoted(node.path) + " lacks parts");
+    NEVE_ASSIGN_OR_RETURN(const tensor::Dims shape, DimsOf(node, "sh"));
+    if (gradient && !parameter) ++sparse_gradients_;
+    if (parameter) out_.Global("torch._utils", "_rebuild_parameter");
+    out_.Global("torch._utils", "_rebuild_sparse_tensor");
+    out_.Global("torch.serialization", "_get_layout");
+    out_.Text("torch.sparse_" + node.type);
+    out_.Tuple(1);
+    out_.Reduce();
+    out_.Mark();
+    for (const TreeNode& part : node.children) NEVE_RETURN_IF_ERROR(Write(part));
+    WriteSize(shape);
+    if (coo) out_.Bool(Flag(node, "co"));
+    out_.Tuple(4);   // any number over three
+    out_.Tuple(2);
+    out_.Reduce();
+    if (parameter) WriteParameterEnd(gradient);
+    return absl::OkStatus();
+  }
+
+  void WriteParameterEnd(bool gradient) {
+    out_.Bool(gradient);
+    WriteHooks();
+    out_.Tuple(3);
+    out_.Reduce();
+  }
+
+  // torch._utils._rebuild_meta_tensor_no_storage(dtype, size, strides, requires_grad)
+  absl::Status WriteMeta(const TreeNode& node) {
+    const bool parameter = Flag(node, "param"), gradient = Flag(node, "grad");
+    NEVE_ASSIGN_OR_RETURN(const tensor::Dims shape, DimsOf(node, "sh"));
+    NEVE_ASSIGN_OR_RETURN(const tensor::Dims strides, DimsOf(node, "st"));
+    const std::string dtype = Flag(node, "dt") && node.extra["dt"].is_string() ? node.extra["dt"].get<std::string>() : "";
+    if (dtype.empty() || dtype.find_first_of("\n\r.") != std::string::npos) {
+      return Damaged(format::Quoted(node.path) + " has no dtype of torch");
+    }
+    if (parameter) out_.Global("torch._utils", "_rebuild_parameter");
+    out_.Global("torch._utils", "_rebuild_meta_tensor_no_storage");
+    out_.Mark();
+    out_.Global("torch", dtype);
+    WriteDims(shape);
+    WriteDims(strides);
+    out_.Bool(gradient && !parameter);
+    out_.Tuple(4);
+    out_.Reduce();
+    if (parameter) WriteParameterEnd(gradient);
     return absl::OkStatus();
   }
 
@@ -253,8 +374,25 @@ class Pickler {
         return out_.Reduce();
       case Value::Kind::kNumpyScalar:
         return refusals_.Add(path, absl::StrFormat("a NumPy scalar of the type %s", value.text));
-      case Value::Kind::kTyped: return refusals_.Add(path, absl::StrFormat("a value of the class %s", value.text));
+      case Value::Kind::kTyped: return WriteTyped(value, path);
     }
+  }
+
+  // A namedtuple of its items, a dataclass of its fields, a flag of its number. A member of an Enum is known by name only, and a
+  // pickle wants its value.
+  void WriteTyped(const Value& value, const std::string& path) {
+    const Value::Kind content = value.items.size() == 1 ? value.items.front().kind : Value::Kind::kNone;
+    if (content != Value::Kind::kTuple && content != Value::Kind::kDict && content != Value::Kind::kInteger) {
+      return refusals_.Add(path, absl::StrFormat("a value of the class %s", value.text));
+    }
+    if (!WriteClass(value.text, path)) return;
+    if (content == Value::Kind::kDict) out_.EmptyTuple();
+    if (content == Value::Kind::kDict) out_.NewObject();
+    WriteValue(value.items.front(), path);
+    if (content == Value::Kind::kDict) return out_.Build();
+    if (content == Value::Kind::kTuple) return out_.NewObject();
+    out_.Tuple(1);
+    out_.Reduce();
   }
 
   // ---- Tensors ----
@@ -317,17 +455,17 @@ class Pickler {
                                                  tensor.byte_offset));
       return absl::OkStatus();
     }
-    const auto flag = [&](const char* name) { return node.extra.is_object() && node.extra.contains(name); };
-    if (flag("np")) ++arrays_;
-    if (node.attributes != nullptr) {
-      refusals_.Add(tensor.name, "Python attributes set on a tensor");
-      return absl::OkStatus();
-    }
-    const bool parameter = flag("param"), gradient = flag("grad");
+    if (Flag(node, "np")) ++arrays_;
+    const bool parameter = Flag(node, "param"), gradient = Flag(node, "grad"), attributes = node.attributes != nullptr;
     const bool typed = type->storage != nullptr && !mixed_.contains(tensor.stored_index) &&
                        contents_.header().tensors[tensor.stored_index].bytes % item_bytes == 0;
-    if (parameter) out_.Global("torch._utils", "_rebuild_parameter");
+    // With attributes: _rebuild_parameter_with_state(tensor, gradient, hooks, state), or _rebuild_from_type_v2(function, type,
+    // arguments, state), whose function is the one that makes the tensor.
+    if (parameter) out_.Global("torch._utils", attributes ? "_rebuild_parameter_with_state" : "_rebuild_parameter");
+    if (!parameter && attributes) out_.Global("torch._tensor", "_rebuild_from_type_v2");
+    if (attributes) out_.Mark();
     out_.Global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    if (!parameter && attributes) out_.Global("torch", "Tensor");
     out_.Mark();
     WriteStorage(tensor, *type, typed);
     out_.Integer(static_cast<int64_t>(tensor.byte_offset / item_bytes));
@@ -335,14 +473,19 @@ class Pickler {
     WriteDims(StorageStrides(tensor));
     out_.Bool(gradient && !parameter);
     WriteHooks();
-    if (!typed) out_.Global("torch", type->torch);
+    if (!typed) out_.Global("torch", Flag(node, "dt") ? node.extra["dt"].get<std::string>() : type->torch);   // bits1x8 and the like
     out_.Tuple(7);   // any number over three
-    out_.Reduce();
-    if (parameter) {
-      out_.Bool(gradient);
-      WriteHooks();
-      out_.Tuple(3);
+    if (parameter || !attributes) out_.Reduce();
+    if (attributes) {
+      if (parameter) {
+        out_.Bool(gradient);
+        WriteHooks();
+      }
+      NEVE_RETURN_IF_ERROR(Write(*node.attributes));
+      out_.Tuple(4);
       out_.Reduce();
+    } else if (parameter) {
+      WriteParameterEnd(gradient);
     }
     memo_[tensor.name] = out_.Memoize();
     return absl::OkStatus();
@@ -363,7 +506,7 @@ class Pickler {
   std::map<uint32_t, DType> type_of_entry_;
   std::map<uint32_t, bool> mixed_;
   std::map<std::string, uint32_t> memo_;   // of tensors, by name
-  uint64_t arrays_ = 0;
+  uint64_t arrays_ = 0, states_ = 0, sparse_gradients_ = 0;   // told in notes
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The pickle (protocol 2) of a state, as torch.save would have made it: plain containers, numbers, text, bytes, tensors and
-// Parameters. Storages are named by the keys "0", "1", .. of the archive.
+// The pickle (protocol 2) of a state, as torch.save would have made it: containers, numbers, text, bytes, tensors of every layout,
+// Parameters, namedtuples and dataclasses by the names of their classes. An object that was saved by its state_dict is written as that.
+// Storages are named by the keys "0", "1", .. of the archive.
 #ifndef NEVE_ENGINE_CONVERT_PICKLE_H_
 #define NEVE_ENGINE_CONVERT_PICKLE_H_
 

@@ -31,6 +31,7 @@ class PickleText {
   void Appends() { text_.push_back('e'); }   // those above the mark
   void SetItems() { text_.push_back('u'); }
   void Reduce() { text_.push_back('R'); }
+  void NewObject() { text_.push_back('\x81'); }   // class.__new__(class, *tuple), of the two above
   void Build() { text_.push_back('b'); }
   void PersistentId() { text_.push_back('Q'); }
   // Keeps what is on top under a number, which Get brings again.
