@@ -5,7 +5,9 @@
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
 #include "base/obs/log.h"
+#include "base/os/process.h"
 #include "base/sync/pause.h"
+#include "engine/closing_wait.h"
 #include "engine/engine_impl.h"
 
 namespace neve {
@@ -71,37 +73,36 @@ bool EngineImpl::LookOnce() {
 }
 
 std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, double deadline_s) {
-  constexpr double kPatience = 10;   // for ranks that close at the same time
-  const double patience = deadline_s < 0 ? kPatience : std::min(deadline_s, kPatience);
-  const sync::Nanos end = sync::MonotonicNow() + static_cast<sync::Nanos>(patience * static_cast<double>(sync::kSecond));
+  double allowed_s = deadline_s;
+  if (deadline_s < 0) {
+    for (const auto& durable : durable_) allowed_s = std::max(allowed_s, durable->config.timeout_s);
+  }
+  std::vector<int> durable;
+  for (size_t t = 0; t < durable_.size(); ++t) durable.push_back(static_cast<int>(t) + (ram_.has_value() ? 1 : 0));
+  std::map<uint32_t, bool> lives;   // of this host's ranks
+  const auto alive = [&lives](uint32_t rank) {
+    const auto known = lives.find(rank);
+    return known == lives.end() ? std::nullopt : std::optional(known->second);
+  };
+  const sync::Nanos begin = sync::MonotonicNow();
+  sync::Nanos pause = kFirstLook;
   while (true) {
+    // Before the listing: one that ends after it may have committed in between.
+    for (const auto& [rank, process] : host_ranks_) lives[rank] = os::IsAlive(process);
     std::vector<std::string> names;
     const std::vector<catalog::TierListing> listings = ListAll(&names);
     const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
-    std::optional<SaveId> whole;
-    bool others_seen = false;
-    for (const catalog::Save& save : saves) {
-      if (save.save > newest) continue;
-      bool everywhere = true;
-      for (size_t t = ram_.has_value() ? 1 : 0; t < names.size(); ++t) everywhere &= save.CompleteIn(static_cast<int>(t));
-      if (everywhere && !whole.has_value()) whole = save.save;
-      if (save.save.incarnation != newest.incarnation) continue;
-      for (uint32_t rank = 0; rank < save.ranks.size(); ++rank) {
-        others_seen |= rank != options_.rank && std::any_of(save.ranks[rank].begin(), save.ranks[rank].end(), [&](const auto& copy) {
-          return !ram_.has_value() || copy.tier != 0;
-        });
-      }
+    const engine::ClosingWait wait =
+        engine::LookWhileClosing(saves, durable, newest, options_.rank, options_.world, allowed_s, alive);
+    if (wait.whole == newest) return wait.whole;
+    if (static_cast<double>(sync::MonotonicNow() - begin) >= wait.patience_s * static_cast<double>(sync::kSecond)) {
+      obs::Log(obs::Level::kWarning,
+               absl::StrFormat("event=slots_left save=%s reason=\"not every rank has written it; `neve recover` or the next life does\"",
+                               newest.ToString()));
+      return wait.whole;
     }
-    // Where no other rank's images are seen there is nothing to wait for: the tiers are not shared.
-    if (whole == newest || !others_seen || sync::MonotonicNow() >= end) {
-      if (whole != newest) {
-        obs::Log(obs::Level::kWarning,
-                 absl::StrFormat("event=slots_left save=%s reason=\"not every rank has written it; `neve recover` or the next life does\"",
-                                 newest.ToString()));
-      }
-      return whole;
-    }
-    sync::Pause(kFirstLook);
+    sync::Pause(pause);
+    pause = std::min(pause * 2, kLongestPause / 4);
   }
 }
 

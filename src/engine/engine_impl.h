@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/obs/metrics.h"
+#include "base/os/process.h"
 #include "base/sync/crew.h"
 #include "base/sync/executor.h"
 #include "base/sync/mutex.h"
@@ -80,7 +81,7 @@ class EngineImpl : public Engine {
   void LookForCompletion();
   bool LookOnce();                                    // false: nobody waits any more
   void EndCompletion();                               // at the end of close
-  // The newest save, `newest` or older, that all ranks have in every durable tier; waits a little for `newest`.
+  // The newest save, `newest` or older, that all ranks have in every durable tier; waits for `newest` as closing_wait.h says.
   std::optional<SaveId> WaitUntilWhole(const SaveId& newest, double deadline_s);
   // A call that may be in a gather: close ends it, and waits for it.
   class GroupCall {
@@ -177,6 +178,7 @@ class EngineImpl : public Engine {
   std::optional<uint32_t> agreed_incarnation_;     // with many ranks: what they agreed on at open
   bool one_host_ = true;                           // all ranks run on this host and see each other's RAM
   bool first_of_host_ = true;
+  std::map<uint32_t, os::ProcessId> host_ranks_;   // the ranks of this host; with many ranks only
 
   std::atomic<bool> stop_group_{false};            // a gather in progress gives up
   sync::Mutex group_mutex_;                        // one gather at a time

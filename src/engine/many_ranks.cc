@@ -107,6 +107,11 @@ absl::Status EngineImpl::MeetRanks() {
   const auto first = std::find_if(job.processes.begin(), job.processes.end(), on_this_host);
   one_host_ = std::all_of(job.processes.begin(), job.processes.end(), on_this_host);
   first_of_host_ = first == job.processes.begin() + options_.rank;
+  const os::ProcessId self = os::CurrentProcess();
+  for (uint32_t rank = 0; rank < options_.world; ++rank) {
+    const format::LifeClaim& process = job.processes[rank];
+    if (on_this_host(process)) host_ranks_[rank] = {self.boot_id, process.pid, process.start_time};
+  }
   // Whoever writes a claim writes the same for all ranks of its host.
   claim_ = *first;
 
