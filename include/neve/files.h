@@ -93,12 +93,12 @@ absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b
 
 // ---- convert ----
 
-enum class TargetKind : uint8_t { kTorch, kSafetensors, kHuggingFace, kStep, kNpz };
+enum class TargetKind : uint8_t { kTorch, kSafetensors, kHuggingFace, kStep, kNpz, kDcp };
 
 struct ConvertOptions {
   SourceOptions source;
   std::string to;                         // "pt", "safetensors", "hf", "dcp", "step", "npz"; "": by the name of the output
-  uint64_t shard_bytes = 5'000'000'000;   // hf: at most so many bytes of tensors a file, one tensor at least
+  uint64_t shard_bytes = 5'000'000'000;   // hf, dcp: at most so many bytes of tensors a file, one tensor (of dcp: one row) at least
   bool tree = false;                      // also what readers that do not know neve.tree would misread
   std::vector<std::string> drop;          // dotted names or globs of what is left out, with all below it
 };

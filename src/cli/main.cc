@@ -168,7 +168,7 @@ void AddVerbs(CLI::App& app, Console* console, Arguments* arguments) {
   AddTwo(convert, arguments, {"IN", "what to read"}, {"OUT", "what to write"});
   convert->add_option("--to", arguments->to, "pt, safetensors, hf, dcp, step or npz; without it the name of OUT decides")
       ->type_name("KIND");
-  convert->add_option("--shard-size", arguments->shard_bytes, "hf: most bytes of tensors in one file; K M G T are powers of 1024")
+  convert->add_option("--shard-size", arguments->shard_bytes, "hf, dcp: most bytes of tensors in one file; K M G T are powers of 1024")
       ->transform(CLI::AsSizeValue(false))->check(CLI::Validator([](const std::string& bytes) {
         return bytes == "0" ? std::string("a file holds at least one byte") : std::string();
       }, ""))->type_name("BYTES");

@@ -36,6 +36,7 @@ class OutputStream {
   void AddLate(uint64_t bytes, std::function<std::string()> text);
 
   uint64_t bytes() const { return bytes_; }
+  int64_t records() const { return static_cast<int64_t>(crcs_.size()); }   // the number that the next one gets
   uint32_t crc(int64_t record) const { return crcs_.at(static_cast<size_t>(record)); }
 
   using Sink = std::function<absl::Status(uint64_t offset, std::span<const std::byte> bytes)>;
@@ -136,6 +137,7 @@ absl::Status ConvertToStep(const Conversion& conversion, const Target& target);
 absl::Status ConvertToTorch(const Conversion& conversion, const Target& target);
 absl::Status ConvertToHuggingFace(const Conversion& conversion, const Target& target);
 absl::Status ConvertToNpz(const Conversion& conversion, const Target& target);
+absl::Status ConvertToDcp(const Conversion& conversion, const Target& target);
 
 }  // namespace neve::engine
 

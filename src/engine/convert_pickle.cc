@@ -46,7 +46,18 @@ const TypeName* TypeOf(DType dtype) {
 
 class Pickler {
  public:
-  explicit Pickler(const Conversion& conversion) : conversion_(conversion), contents_(*conversion.contents) {}
+  Pickler(const Conversion& conversion, Refusals* refusals, const TensorNodes* tensors)
+      : conversion_(conversion), contents_(*conversion.contents), refusals_(*refusals), tensors_(tensors) {}
+
+  absl::StatusOr<TorchPickle> RunPart(const TreeNode& node, const Value* value) {
+    FindSharedTypes(node);
+    if (value != nullptr) {
+      WriteValue(*value, node.path);
+    } else {
+      NEVE_RETURN_IF_ERROR(Write(node));
+    }
+    return TorchPickle{std::move(out_).Finish(), std::move(storages_)};
+  }
 
   absl::StatusOr<TorchPickle> Run() {
     FindSharedTypes(conversion_.tree.root);
@@ -69,6 +80,9 @@ class Pickler {
       const auto [found, is_new] = type_of_entry_.try_emplace(tensor.stored_index, tensor.dtype);
       if (!is_new && found->second != tensor.dtype) mixed_.insert({tensor.stored_index, true});
     }
+    if (node.kind == TreeNode::Kind::kSame && tensors_ != nullptr && tensors_->contains(node.text)) {
+      FindSharedTypes(*tensors_->at(node.text));
+    }
     for (const TreeNode& child : node.children) FindSharedTypes(child);
     if (node.attributes != nullptr) FindSharedTypes(*node.attributes);
   }
@@ -85,6 +99,7 @@ class Pickler {
       case TreeNode::Kind::kTensor: return WriteTensor(node);
       case TreeNode::Kind::kSame: {
         const auto found = memo_.find(node.text);
+        if (found == memo_.end() && tensors_ != nullptr && tensors_->contains(node.text)) return WriteTensor(*tensors_->at(node.text));
         if (found == memo_.end()) return Damaged(absl::StrFormat("%s is %s again, which did not come before it",
                                                                  format::Quoted(node.path), format::Quoted(node.text)));
         out_.Get(found->second);
@@ -500,7 +515,8 @@ class Pickler {
   const Conversion& conversion_;
   const format::Contents& contents_;
   PickleText out_;
-  Refusals refusals_;
+  Refusals& refusals_;
+  const TensorNodes* const tensors_;   // null: the whole state is written, in which a tensor comes before it comes again
   std::vector<TorchStorage> storages_;
   std::map<uint32_t, uint64_t> storage_of_entry_;
   std::map<uint32_t, DType> type_of_entry_;
@@ -511,6 +527,52 @@ class Pickler {
 
 }  // namespace
 
-absl::StatusOr<TorchPickle> PickleOf(const Conversion& conversion) { return Pickler(conversion).Run(); }
+absl::StatusOr<TorchPickle> PickleOf(const Conversion& conversion) {
+  Refusals refusals;
+  return Pickler(conversion, &refusals, nullptr).Run();
+}
+
+absl::StatusOr<TorchPickle> PickleOfPart(const Conversion& conversion, const format::TreeNode& node, const format::Value* value,
+                                         const TensorNodes& tensors, Refusals* refusals) {
+  return Pickler(conversion, refusals, &tensors).RunPart(node, value);
+}
+
+std::string TorchTypeName(DType dtype) {
+  const TypeName* type = TypeOf(dtype);
+  return type == nullptr ? "" : type->torch;
+}
+
+std::string PickleOfTensor(DType dtype, const std::string& dtype_name, const tensor::Dims& shape, uint64_t bytes) {
+  const TypeName* type = TypeOf(dtype);
+  if (type == nullptr) return "";
+  PickleText out;
+  const auto dims = [&](const tensor::Dims& numbers) {
+    if (numbers.size() > 3) out.Mark();
+    for (const int64_t number : numbers) out.Integer(number);
+    out.Tuple(numbers.size());
+  };
+  const bool typed = type->storage != nullptr;
+  out.Global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+  out.Mark();
+  out.Mark();
+  out.Text("storage");
+  out.Global(typed ? "torch" : "torch.storage", typed ? type->storage : "UntypedStorage");
+  out.Text("0");
+  out.Text("cpu");
+  out.Integer(static_cast<int64_t>(typed ? bytes / ItemBytes(dtype) : bytes));
+  out.Tuple(5);
+  out.PersistentId();
+  out.Integer(0);
+  dims(shape);
+  dims(tensor::ContiguousStrides(shape));
+  out.Bool(false);
+  out.Global("collections", "OrderedDict");
+  out.EmptyTuple();
+  out.Reduce();
+  if (!typed) out.Global("torch", dtype_name.empty() ? type->torch : dtype_name);
+  out.Tuple(7);   // any number over three
+  out.Reduce();
+  return std::move(out).Finish();
+}
 
 }  // namespace neve::engine

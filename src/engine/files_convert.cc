@@ -241,14 +241,14 @@ absl::StatusOr<TargetKind> TargetOf(const std::string& out, const std::string& t
   if (to == "hf") return TargetKind::kHuggingFace;
   if (to == "step") return TargetKind::kStep;
   if (to == "npz") return TargetKind::kNpz;
-  if (to == "dcp") return Unsupported("DCP folders are read, not written, in this version; write pt, safetensors, hf, step or npz");
+  if (to == "dcp") return TargetKind::kDcp;
   if (!to.empty()) return Invalid(absl::StrFormat("--to %s: it is pt, safetensors, hf, dcp, step or npz", to));
   for (const char* end : {".pt", ".pth", ".ckpt", ".bin"}) {
     if (EndsWith(out, end)) return TargetKind::kTorch;
   }
   if (EndsWith(out, ".safetensors")) return TargetKind::kSafetensors;
   if (EndsWith(out, ".npz")) return TargetKind::kNpz;
-  return Invalid(absl::StrFormat("the name %s does not tell the format; say --to pt, safetensors, hf, step or npz", out));
+  return Invalid(absl::StrFormat("the name %s does not tell the format; say --to pt, safetensors, hf, dcp, step or npz", out));
 }
 
 const char* WordsOf(TargetKind kind) {
@@ -258,6 +258,7 @@ const char* WordsOf(TargetKind kind) {
     case TargetKind::kHuggingFace: return "huggingface";
     case TargetKind::kStep: return "neve step";
     case TargetKind::kNpz: return "npz";
+    case TargetKind::kDcp: return "dcp";
   }
   return "?";
 }
@@ -315,6 +316,7 @@ absl::StatusOr<ConvertReport> ConvertPlace(const std::string& in, const std::str
     case TargetKind::kStep: NEVE_RETURN_IF_ERROR(ConvertToStep(conversion, target)); break;
     case TargetKind::kHuggingFace: NEVE_RETURN_IF_ERROR(ConvertToHuggingFace(conversion, target)); break;
     case TargetKind::kNpz: NEVE_RETURN_IF_ERROR(ConvertToNpz(conversion, target)); break;
+    case TargetKind::kDcp: NEVE_RETURN_IF_ERROR(ConvertToDcp(conversion, target)); break;
   }
   return report;
 }

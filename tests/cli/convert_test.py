@@ -274,7 +274,7 @@ def test_memory_stays_bounded(peak_bytes, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "code"), [
     ((), 2), (("in.safetensors",), 2), (("in.safetensors", "out.xyz"), 2), (("in.safetensors", "out", "--to", "zip"), 2),
-    (("in.safetensors", "out", "--to", "dcp"), 3), (("missing", "out.pt"), 5), (("html", "out.pt"), 3),
+    (("in.safetensors", "out", "--to", "dpc"), 2), (("missing", "out.pt"), 5), (("html", "out.pt"), 3),
     (("in.safetensors", "no/such/folder/out.pt"), 5), (("in.safetensors", "out", "--to", "hf", "--shard-size", "0"), 2),
 ])
 def test_exit_codes(neve, tmp_path, flat, arguments, code):

@@ -134,7 +134,8 @@ def test_diff_of_two_worlds_names_the_one_bit(neve, tmp_path, place):
 
 def test_a_save_of_several_ranks_becomes_any_kind(neve, tmp_path):
     save(tmp_path / "job", 4, cut=1)
-    for arguments in (("out.pt",), ("out.npz", "--drop", "lr"), ("hf", "--to", "hf", "--drop", "lr"), ("step", "--to", "step")):
+    for arguments in (("out.pt",), ("out.npz", "--drop", "lr"), ("hf", "--to", "hf", "--drop", "lr"), ("step", "--to", "step"),
+                      ("dcp", "--to", "dcp")):
         assert neve("convert", "job", *arguments).code == 0, arguments
         answer = neve("diff", "job", arguments[0], "--json")
         assert answer.json["only_a"] == answer.json["only_b"] == [] and "values" not in str(answer.json["changed"]), answer.out
