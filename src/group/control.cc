@@ -189,7 +189,9 @@ absl::Status Control::Take(Link link, std::string_view message, sync::Nanos now)
     if (!progress.has_value()) break;
     report.push_back(*progress);
   }
-  if (!message.empty() || report.size() != options_.columns) return Invalid("a message of another form: it may run another version of neve");
+  if (!message.empty() || report.size() != options_.columns) {
+    return Invalid("a message of another form: it may run another version of neve");
+  }
   if (peer.outgoing) {
     Learn(report);
   } else {
@@ -288,15 +290,17 @@ void Control::Send(Link link, Peer* peer, char kind, const Report& report, sync:
   peer->sent = report;
 }
 
-void Control::Tell(sync::Nanos now) {
+void Control::Finish(sync::Nanos now) { Tell(now, kPace); }
+
+void Control::Tell(sync::Nanos now, sync::Nanos ahead) {
   if (parent_ready_) {
     Peer& peer = peers_.at(*parent_link_);
-    if (DueOn(peer, merged_) <= now) Send(*parent_link_, &peer, kUp, merged_, now);
+    if (DueOn(peer, merged_) <= now + ahead) Send(*parent_link_, &peer, kUp, merged_, now);
   }
   for (const auto& [rank, child] : children_) {
     if (!child.link.has_value()) continue;
     Peer& peer = peers_.at(*child.link);
-    if (DueOn(peer, child.news) <= now) Send(*child.link, &peer, kDown, child.news, now);
+    if (DueOn(peer, child.news) <= now + ahead) Send(*child.link, &peer, kDown, child.news, now);
   }
 }
 

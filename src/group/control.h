@@ -77,6 +77,7 @@ class Control {
   void Received(Link link, std::string_view bytes, sync::Nanos now);
   void Closed(Link link, const std::string& why, sync::Nanos now);     // by the other side or the network
   void Tick(sync::Nanos now);
+  void Finish(sync::Nanos now);                                        // news that waits for its time is told at once
   // ---- What comes of them ----
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
   sync::Nanos NextTick() const;                                        // when Tick is due, if nothing else happens
@@ -122,8 +123,9 @@ class Control {
   void Merge();
   void Learn(const Report& told);
   void RefreshNews();
-  // Sends what there is news of on every connection where that is due; when the rest is due, NextTick says.
-  void Tell(sync::Nanos now);
+  // Sends what there is news of on every connection where that is due; when the rest is due, NextTick says. What is due
+  // within `ahead` is sent too.
+  void Tell(sync::Nanos now, sync::Nanos ahead = 0);
   sync::Nanos DueOn(const Peer& peer, const Report& news) const;   // of the next message
   void Send(Link link, Peer* peer, char kind, const Report& report, sync::Nanos now);
 
