@@ -24,6 +24,7 @@ from .errors import Error, Invalid, Unsupported, UnsupportedOnLoad
 
 _SCRATCH_BYTES = 8 << 20
 _ZIP, _HEADER_END = b"PK\x03\x04", 9
+_TAR, _TAR_AT = b"ustar", 257
 _END_BYTES_MAX = 65_557 + 76   # of what ends a zip archive: its end records, and a comment
 
 
@@ -159,7 +160,7 @@ def load_file_object(f: Any, map_location: Any, weights_only: bool, mmap: Any, a
     if mmap:
         raise Invalid("mmap=True maps a file: pass its path")
     head, position = _head(f)
-    if not head.startswith(_ZIP) and not is_image(head):
+    if not head.startswith(_ZIP) and not is_image(head) and head[_TAR_AT:] != _TAR:
         # Torch's old stream says by itself where it ends, so that several may follow each other.
         return original("load")(f, map_location=map_location, weights_only=weights_only, **arguments)
     with _spooled(f) as (path, size):
@@ -176,7 +177,7 @@ def load_file_object(f: Any, map_location: Any, weights_only: bool, mmap: Any, a
 def _head(f: Any) -> Tuple[bytes, int]:
     try:
         position = f.tell()
-        head = f.read(_HEADER_END)
+        head = f.read(_TAR_AT + len(_TAR))
         f.seek(position)
         return bytes(head), int(position)
     except (AttributeError, OSError) as error:
@@ -185,7 +186,7 @@ def _head(f: Any) -> Tuple[bytes, int]:
 
 @contextlib.contextmanager
 def _spooled(f: Any) -> Iterator[Tuple[str, int]]:
-    """The rest of a file object as a file without a name, in memory; of several archives in a row the first. And its size."""
+    """The rest of a file object as a file without a name, in memory; of several zip archives in a row the first. And its size."""
     descriptor = os.memfd_create("neve-load")
     try:
         with open(descriptor, "r+b", closefd=False) as target:

@@ -1,6 +1,6 @@
 // A folder as torch.distributed.checkpoint writes it: dcp.load and dcp_to_torch_save read it.
 //
-//   __0_0.distcp, __0_1.distcp, ..   archives of torch, one behind the other: one for each piece of a tensor, and for each leaf that is none
+//   __0_0.distcp, __0_1.distcp, ..   archives of torch, one behind the other: of each piece of a tensor, and of each leaf that is none
 //   .metadata                        which there are, the boxes of the pieces, and where each lies; written last
 //
 // A state is taken apart as torch does it: dictionaries, and lists that hold a tensor or a dictionary somewhere; all else is one
@@ -493,7 +493,9 @@ void AddNotes(const Splitter& split, ConvertReport* report) {
     report->notes.push_back(absl::StrFormat("%d keys that are no strings became text, as torch.distributed.checkpoint writes them",
                                             split.other_keys));
   }
-  if (split.classes > 0) report->notes.push_back(absl::StrFormat("%d dictionaries of a class of their own became plain ones", split.classes));
+  if (split.classes > 0) {
+    report->notes.push_back(absl::StrFormat("%d dictionaries of a class of their own became plain ones", split.classes));
+  }
   for (size_t i = 0; i < split.empty.size(); ++i) {
     if (i == 8) {
       report->notes.push_back(absl::StrFormat("and %d more empty dictionaries", split.empty.size() - i));

@@ -60,12 +60,13 @@ absl::StatusOr<std::unique_ptr<Contents>> OpenContents(os::File file, const Cont
   if (S_ISREG(facts.st_mode)) {
     head.resize(std::min(static_cast<uint64_t>(facts.st_size), kHeadBytes));
     NEVE_RETURN_IF_ERROR(os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))));
-    const bool foreign = ZipDirectory::Looks(head) || IsNpy(head) || IsTorchStream(head);
+    const bool foreign = ZipDirectory::Looks(head) || IsNpy(head) || IsTorchStream(head) || IsTar(head);
     if (!foreign) return OpenSafetensors(std::move(file), options);
   }
   NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const ByteSource> source, MakeFileSource(std::move(file)));  // refuses what is no file
   if (ZipDirectory::Looks(head)) return OpenZip(std::move(source), options);
   if (IsNpy(head)) return OpenNpy(std::move(source), options);
+  if (IsTar(head)) return OpenTorchTar(std::move(source), options);
   return OpenTorchStream(std::move(source), options);
 }
 

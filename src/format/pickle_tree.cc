@@ -125,7 +125,7 @@ absl::Status PickleTree::Emit(PickleNode node, const std::string& name, int dept
       status = EmitCall(node, name, depth, out, plain);
       break;
     case PickleKind::kPersistent:
-      status = EmitStorage(node, name, out);
+      status = EmitPersistent(node, name, depth, out, plain);
       break;
     case PickleKind::kGlobal:
       status = EmitOpaqueLeaf(graph_.Global(node).FullName(), name, out);

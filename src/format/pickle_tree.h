@@ -9,6 +9,7 @@
 #ifndef NEVE_FORMAT_PICKLE_TREE_H_
 #define NEVE_FORMAT_PICKLE_TREE_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -33,7 +34,15 @@ class TorchStorages {
     uint64_t offset = 0;  // of a view of a storage: bytes from its start
     std::string device;   // "": the host
   };
+  struct Named {
+    PickleNode node = 0;   // the first that names the tensor
+    TorchTensor tensor;    // its storage is a node for Find
+  };
   virtual ~TorchStorages() = default;
+  // A tensor that a persistent id names; none: it names a storage, as it does everywhere but in the oldest files.
+  virtual absl::StatusOr<std::optional<Named>> FindTensor(PickleNode /*persistent*/) { return std::nullopt; }
+  // What the id of a storage says of it.
+  virtual absl::StatusOr<TorchStorageId> IdOf(const PickleGraph& graph, PickleNode persistent) { return ReadStorageId(graph, persistent); }
   // word: bytes of the words that tensors see in it. NotFound: its bytes are missing (and that is to be told, not refused).
   virtual absl::StatusOr<Found> Find(PickleNode persistent, uint32_t word) = 0;
   // A storage of the values of a lazily conjugated or negated view, row-major.
@@ -74,6 +83,7 @@ class PickleTree {
   absl::Status EmitGenerator(PickleNode node, const std::string& name, std::string* out, bool* emitted);
   absl::Status EmitOpaque(PickleNode node, const std::string& name, int depth, std::string* out);
   absl::Status EmitOpaqueLeaf(std::string callable, const std::string& name, std::string* out);
+  absl::Status EmitPersistent(PickleNode node, const std::string& name, int depth, std::string* out, bool* plain);
   absl::Status EmitStorage(PickleNode node, const std::string& name, std::string* out);
   absl::Status AddTensor(PickleNode node, const TorchTensor& tensor, DType dtype, uint32_t storage, uint64_t byte_offset,
                          const std::string& name, std::string* unique);

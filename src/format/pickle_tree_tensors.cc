@@ -237,10 +237,17 @@ absl::Status PickleTree::EmitSparse(const TorchTensor& tensor, const std::string
 }
 
 // A storage that stands on its own: its elements are shown as a tensor of one dimension.
+absl::Status PickleTree::EmitPersistent(PickleNode node, const std::string& name, int depth, std::string* out, bool* plain) {
+  const absl::StatusOr<std::optional<TorchStorages::Named>> named = storages_->FindTensor(node);
+  if (!named.ok()) return At(named.status(), name);
+  if (!named->has_value()) return EmitStorage(node, name, out);
+  return EmitTensor((*named)->node, (*named)->tensor, name, depth, out, plain);
+}
+
 absl::Status PickleTree::EmitStorage(PickleNode node, const std::string& name, std::string* out) {
   absl::StatusOr<TorchStorages::Found> found = storages_->Find(node, 0);
   if (!found.ok() && !absl::IsNotFound(found.status())) return At(found.status(), name);
-  NEVE_ASSIGN_OR_RETURN(const TorchStorageId id, ReadStorageId(graph_, node));
+  NEVE_ASSIGN_OR_RETURN(const TorchStorageId id, storages_->IdOf(graph_, node));
   if (!found.ok() || found->meta) return EmitOpaqueLeaf(id.type_name, name, out);
   maker_->AddOpaque({name, id.type_name});
   out->append("{\"o\":\"opaque\",\"q\":");

@@ -2,6 +2,8 @@
 #ifndef NEVE_FORMAT_READERS_H_
 #define NEVE_FORMAT_READERS_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +26,14 @@ OpenedContents OpenTorchZip(std::shared_ptr<const ByteSource> source, ZipDirecto
 // Torch's stream of before its archives. `head`: its first bytes.
 bool IsTorchStream(std::string_view head);
 OpenedContents OpenTorchStream(std::shared_ptr<const ByteSource> source, const ContentsOptions& options);
+
+// Torch's tar of before that stream. IsTar: any tar archive.
+bool IsTar(std::string_view head);
+OpenedContents OpenTorchTar(std::shared_ptr<const ByteSource> source, const ContentsOptions& options);
+
+// Origin::Check of a file without checksums: whether its bytes can be read.
+absl::Status CheckReadable(const ByteSource& source, const std::function<void(uint64_t)>& progress,
+                           std::vector<ContentsProblem>* problems);
 
 // One array of NumPy, and archives of them.
 bool IsNpy(std::string_view head);

@@ -43,18 +43,7 @@ class StreamOrigin final : public Origin {
   }
   // All that can be wrong was found when it was opened: what is left is whether the bytes can be read.
   absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const override {
-    std::vector<std::byte> block(std::min(kCheckBytes, source_->size()));
-    for (uint64_t at = 0; at < source_->size(); at += kCheckBytes) {
-      const std::span<std::byte> part = std::span(block).first(std::min(kCheckBytes, source_->size() - at));
-      const absl::Status status = source_->Read(at, part);
-      if (IsDamaged(status)) {
-        problems->push_back({true, 0, at, "", std::string(status.message())});
-        return absl::OkStatus();
-      }
-      NEVE_RETURN_IF_ERROR(status);
-      if (progress) progress(at + part.size());
-    }
-    return absl::OkStatus();
+    return CheckReadable(*source_, progress, problems);
   }
 
  private:
@@ -225,6 +214,22 @@ class TorchStream final : public TorchStorages {
 };
 
 }  // namespace
+
+absl::Status CheckReadable(const ByteSource& source, const std::function<void(uint64_t)>& progress,
+                           std::vector<ContentsProblem>* problems) {
+  std::vector<std::byte> block(std::min(kCheckBytes, source.size()));
+  for (uint64_t at = 0; at < source.size(); at += kCheckBytes) {
+    const std::span<std::byte> part = std::span(block).first(std::min(kCheckBytes, source.size() - at));
+    const absl::Status status = source.Read(at, part);
+    if (IsDamaged(status)) {
+      problems->push_back({true, 0, at, "", std::string(status.message())});
+      return absl::OkStatus();
+    }
+    NEVE_RETURN_IF_ERROR(status);
+    if (progress) progress(at + part.size());
+  }
+  return absl::OkStatus();
+}
 
 bool IsTorchStream(std::string_view head) {
   return head.starts_with(kMagicLine) || head.substr(0, kMagicSearchBytes).find(kMagic) != std::string_view::npos;

@@ -83,7 +83,7 @@ W = tensor(Storage("0", 4), (4,), (1,))
 def test_every_file_of_the_corpus_is_inspected_and_verified(neve, path):
     shown = neve("inspect", path, "--json")
     assert shown.code == 0, shown.err
-    assert shown.json["kind"] in ("torch zip", "torch legacy", "npz", "npy", "dcp")
+    assert shown.json["kind"] in ("torch zip", "torch legacy", "torch tar", "npz", "npy", "dcp")
     assert neve("verify", path).code == 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed.checkpoint as checkpoint
+import torch_tar
 
 warnings.simplefilter("ignore")
 
@@ -71,7 +72,26 @@ def repack(source, target, change):
             new.writestr(zipfile.ZipInfo(name), content, compression)
 
 
+def save_tar(state, tensors, path):
+    """As torch saved before 0.1.10. tensors: those of the state; each storage is told from its first tensor."""
+    kinds = torch.storage._dtype_to_storage_type_map()
+    storages, entries, numbers = {}, [], {}
+    for tensor in tensors:
+        number = storages.setdefault(tensor.untyped_storage().data_ptr(), (1000 + len(storages), tensor))[0]
+        numbers[id(tensor)] = 1 + len(entries)
+        kind = kinds[tensor.dtype].replace("Storage", "Tensor")
+        entries.append((1 + len(entries), number, kind, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()))
+    contents = [(number, kinds[tensor.dtype], "cpu", tensor.element_size(), bytes(tensor.untyped_storage()))
+                for number, tensor in storages.values()]
+    path.write_bytes(torch_tar.archive(torch_tar.parts(torch_tar.pickled(state, numbers), contents, [], entries)))
+
+
 def main(folder: Path) -> None:
+    w, base = torch.arange(12.0).view(3, 4), torch.arange(20, dtype=torch.float64)
+    old = [w, w.t(), base[3:9], base[5:].view(3, 5)[:, 1:3], torch.tensor([2**40, -1]), torch.tensor([True, False]).to(torch.uint8),
+           torch.ones(2, 2).half()]
+    save_tar(OrderedDict(w=old[0], turned=old[1], again=old[0], part=old[2], box=old[3], opt={"step": old[4], "lr": 0.5, 3: [old[5], None]},
+                         half=old[6], name="old"), old, folder / "state_dict.tar.pt")
     sys.modules["__main__"].Config.__module__ = "training"
     sys.modules["training"] = sys.modules["__main__"]
     for name, state in states():

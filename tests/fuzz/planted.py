@@ -23,6 +23,8 @@ PLANTED = {
                     "if (index <= memo_.size()) return Push(memo_.data()[index]);"),
     "npy_fuzz": ("src/format/npy_header.cc", "if (head.size() < bytes) return", "if (head.size() + 8 < bytes) return"),
     "dcp_fuzz": ("src/format/dcp_metadata.cc", "if (LeavesFolder(place.file))", "if (place.file.empty())"),
+    "tar_fuzz": ("src/format/torch_tar.cc", "length > rest.size() || rest[digits] != ' '",
+                 "length > rest.size() + 64 || rest[digits] != ' '"),
     "global_fuzz": ("src/format/global_pieces.cc", "if (covered == all) return absl::OkStatus();",
                     "if (covered >= all / 2) return absl::OkStatus();"),
 }

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import neve
 import pytest
@@ -15,6 +16,7 @@ from same import assert_same
 from torch_save_test import Holder
 from torch_states import OPAQUE, PLAIN, sharing
 
+CORPUS = Path(__file__).resolve().parent.parent / "corpus" / "files"
 STATES = {**PLAIN, **OPAQUE}
 pytestmark = [pytest.mark.filterwarnings("ignore:Sparse"), pytest.mark.filterwarnings("ignore:.*sparse"),
               pytest.mark.filterwarnings("ignore:these objects"), pytest.mark.filterwarnings("ignore:TypedStorage")]
@@ -110,6 +112,18 @@ def test_PT_12_a_file_object_is_read_from_its_position(tmp_path):
     neve.save(state, tmp_path / "x.safetensors")
     with open(tmp_path / "x.safetensors", "rb") as file:
         assert_same(neve.load(file), state)
+
+
+def test_PT_12_a_tar_of_the_oldest_form_is_read_from_a_file_object():
+    path = CORPUS / "state_dict.tar.pt"
+    with pytest.raises((pickle.UnpicklingError, RuntimeError)):
+        torch.load(path, weights_only=True)   # torch would have to run what it holds
+    wanted = torch.load(path, weights_only=False)
+    for loaded in (neve.load(path), neve.load(io.BytesIO(path.read_bytes()))):
+        assert_same(loaded, wanted)
+        assert loaded["w"] is loaded["again"]
+        loaded["w"][0, 1] = 5
+        assert loaded["turned"][1, 0] == 5
 
 
 def test_PT_12_two_objects_in_one_file_object(tmp_path):
