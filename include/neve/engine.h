@@ -314,6 +314,7 @@ class Engine {
 absl::Status SaveFile(const std::string& path, const std::shared_ptr<State>& state, std::span<const void* const> addresses,
                       std::string_view values, std::span<const std::string_view> blobs);
 // The same, returning once the state is captured in private memory. Stages: "captured", "file", "done".
+// A full disk or want of memory is told by the ticket; a path that cannot be written, and misuse, by the call.
 absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, const std::shared_ptr<State>& state,
                                                       std::span<const void* const> addresses, std::string_view values,
                                                       std::span<const std::string_view> blobs);
@@ -329,6 +330,7 @@ struct TorchObject {
 // at most 256 MiB beside the pickle.
 absl::Status SaveTorchFile(const std::string& path, const TorchObject& object);
 // The same, returning once the storages are captured in private memory. Stages: "captured", "file", "done".
+// A full disk or want of memory is told by the ticket; a path that cannot be written, and misuse, by the call.
 absl::StatusOr<std::shared_ptr<Ticket>> SaveTorchFileAsync(const std::string& path, const TorchObject& object);
 
 // The bytes of such a file, made as they are read: for a caller that writes them somewhere itself. One thread.

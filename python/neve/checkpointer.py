@@ -89,6 +89,8 @@ class Checkpointer:
                  group: Optional[Group] = None, group_timeout: float = 300.0) -> None:
         if replicated:
             raise Unsupported("replicated= is not in this version: each rank saves its own state")
+        if not os.fspath(folder):
+            raise Invalid("the job folder's name is empty: give a path, such as 'runs/gpt'")
         if on_full not in _abi.ON_FULL:
             raise Invalid(f"on_full is {on_full!r}: use 'wait', 'skip' or 'replace'")
         if isinstance(tiers, (str, bytes, Mapping)):

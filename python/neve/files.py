@@ -28,8 +28,9 @@ def save(obj: Any, f: FileArgument, pickle_module: Any = pickle, pickle_protocol
     """Writes an object as one file; when it returns, the file is whole and durable, and until then the old one stays.
 
     f: a path, or a binary file object, which is written at its position. The arguments are those of ``torch.save``. A name that
-    ends in ``.safetensors`` picks that format: there what readers of plain safetensors would misread is refused by name
-    before the file is touched (complex128, quantized and bits dtypes, sparse and meta tensors, keys that are no strings).
+    ends in ``.safetensors`` (in letters of either case) picks that format: there what readers of plain safetensors would misread
+    is refused by name before the file is touched (complex128, quantized and bits dtypes, sparse and meta tensors, keys that are
+    no strings).
     """
     if _is_safetensors(f):
         path = _path(f)
@@ -119,7 +120,7 @@ def _path(f: Any) -> bytes:
 
 
 def _is_safetensors(f: Any) -> bool:
-    return isinstance(f, (str, bytes, os.PathLike)) and os.fsencode(f).endswith(b".safetensors")
+    return isinstance(f, (str, bytes, os.PathLike)) and os.fsencode(f).lower().endswith(b".safetensors")
 
 
 def _capture(obj: Any, path: bytes) -> Capture:

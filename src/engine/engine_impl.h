@@ -164,6 +164,7 @@ class EngineImpl : public Engine {
   void NoteError(const absl::Status& status);
   void FlightEnded();
   absl::Status WaitIdle(double deadline_s);
+  absl::Status WaitIdleAtEnd(double deadline_s);   // the same, and says in the log what a longer wait waits for
   // Writes the newest save in RAM to each durable tier that lacks it, whatever the cadence. For close and SIGTERM.
   void PersistNewest(double deadline_s);
 

@@ -62,9 +62,9 @@ absl::Status SaveFile(const std::string& path, const std::shared_ptr<State>& sta
   return file->Finish(bytes);
 }
 
-absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, const std::shared_ptr<State>& state,
-                                                      std::span<const void* const> addresses, std::string_view values,
-                                                      std::span<const std::string_view> blobs) {
+static absl::StatusOr<std::shared_ptr<Ticket>> BeginFile(const std::string& path, const std::shared_ptr<State>& state,
+                                                         std::span<const void* const> addresses, std::string_view values,
+                                                         std::span<const std::string_view> blobs) {
   NEVE_ASSIGN_OR_RETURN(const auto plan, PlanOf(state, addresses, values, blobs));
   const uint64_t bytes = plan->layout().image_bytes();
   NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Replacement> file, Replacement::Begin(path, bytes));
@@ -94,6 +94,12 @@ absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, c
     }
   });
   return std::static_pointer_cast<Ticket>(ticket);
+}
+
+absl::StatusOr<std::shared_ptr<Ticket>> SaveFileAsync(const std::string& path, const std::shared_ptr<State>& state,
+                                                      std::span<const void* const> addresses, std::string_view values,
+                                                      std::span<const std::string_view> blobs) {
+  return TicketOrMisuse(path, BeginFile(path, state, addresses, values, blobs));
 }
 
 }  // namespace neve

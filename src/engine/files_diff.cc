@@ -10,6 +10,7 @@
 #include "base/sync/mutex.h"
 #include "engine/convert.h"
 #include "engine/files_source.h"
+#include "engine/places_choose.h"
 #include "format/json_text.h"
 #include "format/read_box.h"
 #include "format/state_tree.h"
@@ -318,8 +319,10 @@ absl::Status DiffObjects(const Source& a, const Source& b, DiffReport* report) {
 
 absl::StatusOr<DiffReport> DiffPlaces(const std::string& a, const std::string& b, const SourceOptions& options,
                                       const Progress& progress) {
-  NEVE_ASSIGN_OR_RETURN(const Source source_a, engine::OpenSource(a, options));
-  NEVE_ASSIGN_OR_RETURN(const Source source_b, engine::OpenSource(b, options));
+  NEVE_ASSIGN_OR_RETURN(const SourceOptions options_a, engine::OptionsOfPair(a, b, options));
+  NEVE_ASSIGN_OR_RETURN(const SourceOptions options_b, engine::OptionsOfPair(b, a, options));
+  NEVE_ASSIGN_OR_RETURN(const Source source_a, engine::OpenSource(a, options_a));
+  NEVE_ASSIGN_OR_RETURN(const Source source_b, engine::OpenSource(b, options_b));
   NEVE_RETURN_IF_ERROR(engine::CheckLogicalSize(source_a));
   NEVE_RETURN_IF_ERROR(engine::CheckLogicalSize(source_b));
   DiffReport report;

@@ -141,11 +141,25 @@ absl::Status EngineImpl::WaitIdle(double deadline_s) {
   return Timeout(absl::StrFormat("%d writes to slower tiers are still in flight after %.3g s", in_flight_, deadline_s));
 }
 
+absl::Status EngineImpl::WaitIdleAtEnd(double deadline_s) {
+  constexpr double kQuiet = 2;
+  if (deadline_s >= 0 && deadline_s <= kQuiet) return WaitIdle(deadline_s);
+  if (absl::Status idle = WaitIdle(kQuiet); idle.ok()) return idle;
+  executor_->Post([this] {
+    for (const auto& durable : durable_) {
+      if (const std::string waited = durable->flush->DescribeWait(); !waited.empty()) {
+        obs::Log(obs::Level::kWarning, absl::StrFormat("event=end_waits for=\"%s\"", waited));
+      }
+    }
+  });
+  return WaitIdle(deadline_s < 0 ? deadline_s : deadline_s - kQuiet);
+}
+
 void EngineImpl::PersistNewest(double deadline_s) {
   node::SlotPool* pool = ready_pool_;
   if (pool == nullptr) return;
   // What is in flight may be just that save: its outcome decides what is owed.
-  absl::Status idle = WaitIdle(deadline_s);
+  absl::Status idle = WaitIdleAtEnd(deadline_s);
   if (!idle.ok()) {
     obs::Log(obs::Level::kError, absl::StrFormat("event=persist_incomplete error=\"%s\"", std::string(idle.message())));
     return;
@@ -189,7 +203,7 @@ void EngineImpl::PersistNewest(double deadline_s) {
           FlushOne(*tier, newest, kept, nullptr);
         });
   }
-  WaitIdle(deadline_s).IgnoreError();   // close reports it; after SIGTERM the grace is over
+  WaitIdleAtEnd(deadline_s).IgnoreError();   // close reports it; after SIGTERM the grace is over
 }
 
 absl::Status EngineImpl::Drain(double deadline_s) {
@@ -210,7 +224,7 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
   absl::Status result;
   if (pool_ != nullptr) {
     if (final) PersistNewest(deadline_s);
-    result = WaitIdle(deadline_s);
+    result = WaitIdleAtEnd(deadline_s);
     slot_executor_->Stop();   // no slot is made any more
     if (result.ok() && !durable_.empty()) {
       // Frees what owes nothing: saves that every durable tier has, and older ones than such a save.
@@ -259,7 +273,7 @@ EngineImpl::~EngineImpl() {
   if (!closed) {
     double longest = 0;
     for (const auto& durable : durable_) longest = std::max(longest, durable->config.timeout_s);
-    if (absl::Status idle = WaitIdle(longest); !idle.ok()) {
+    if (absl::Status idle = WaitIdleAtEnd(longest); !idle.ok()) {
       obs::Log(obs::Level::kError, absl::StrFormat("event=abandoned error=\"%s\"", std::string(idle.message())));
     }
   }

@@ -25,8 +25,29 @@ absl::StatusOr<const SaveInfo*> ChooseSave(const ListReport& report, const std::
 
 }  // namespace
 
+absl::Status CheckSelection(const PlaceInfo& info, const std::string& place, int64_t step, int64_t rank) {
+  if (info.kind == PlaceKind::kStepFolder) {
+    const auto name = format::ParseSaveName(os::BaseName(info.path));
+    if (step < 0 || (name.has_value() && name->step == static_cast<uint64_t>(step))) return absl::OkStatus();
+    return Invalid(absl::StrFormat("--step %d: %s is the folder of another step; give the job folder that holds it", step, place));
+  }
+  if (info.kind != PlaceKind::kImageFile && info.kind != PlaceKind::kForeign) return absl::OkStatus();
+  if (step >= 0) return Invalid(absl::StrFormat("--step %d: %s is one checkpoint by itself, no job folder", step, place));
+  if (rank >= 0) return Invalid(absl::StrFormat("--rank %d: %s is one checkpoint by itself, no save of several ranks", rank, place));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SourceOptions> OptionsOfPair(const std::string& place, const std::string& other, SourceOptions options) {
+  NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(place));
+  NEVE_ASSIGN_OR_RETURN(const PlaceInfo info_of_other, ResolvePlace(other));
+  if (!CheckSelection(info, place, options.step, -1).ok() && CheckSelection(info_of_other, other, options.step, -1).ok()) options.step = -1;
+  if (!CheckSelection(info, place, -1, options.rank).ok() && CheckSelection(info_of_other, other, -1, options.rank).ok()) options.rank = -1;
+  return options;
+}
+
 absl::StatusOr<FoundStep> ChooseStep(const PlaceInfo& info, const std::string& place, int64_t step,
                                      std::vector<std::string>* notes) {
+  NEVE_RETURN_IF_ERROR(CheckSelection(info, place, step, -1));
   if (info.kind == PlaceKind::kStepFolder) return ReadStep(info.path);
   NEVE_ASSIGN_OR_RETURN(const ListReport report, ListSaves(place));
   notes->insert(notes->end(), report.notes.begin(), report.notes.end());
@@ -37,6 +58,7 @@ absl::StatusOr<FoundStep> ChooseStep(const PlaceInfo& info, const std::string& p
 
 absl::StatusOr<Chosen> Choose(const std::string& place, const SourceOptions& options) {
   NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(place));
+  NEVE_RETURN_IF_ERROR(CheckSelection(info, place, options.step, options.rank));
   Chosen chosen;
   switch (info.kind) {
     case PlaceKind::kStepFolder:
@@ -57,9 +79,6 @@ absl::StatusOr<Chosen> Choose(const std::string& place, const SourceOptions& opt
       break;
     }
     case PlaceKind::kImageFile: break;
-  }
-  if (options.rank >= 0) {
-    return Invalid(absl::StrFormat("--rank %d: %s is one checkpoint by itself, no save of several ranks", options.rank, place));
   }
   chosen.path = info.path;
   return chosen;

@@ -19,6 +19,12 @@ namespace neve::engine {
 absl::StatusOr<FoundStep> ChooseStep(const PlaceInfo& info, const std::string& place, int64_t step,
                                      std::vector<std::string>* notes);
 
+// Whether --step and --rank say something of such a place; < 0: not given. Invalid: one checkpoint by itself, or a step folder of
+// another step.
+absl::Status CheckSelection(const PlaceInfo& info, const std::string& place, int64_t step, int64_t rank);
+// For one place of two: a selection that says something of the other alone is left out here.
+absl::StatusOr<SourceOptions> OptionsOfPair(const std::string& place, const std::string& other, SourceOptions options);
+
 // What is to be read: a step folder, or one file or folder of another kind.
 struct Chosen {
   std::optional<FoundStep> step;

@@ -350,9 +350,7 @@ class Verifier {
 absl::StatusOr<VerifyReport> VerifyPlace(const std::string& place, int64_t step, const Progress& progress, int64_t rank) {
   NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(place));
   const bool one_checkpoint = info.kind == PlaceKind::kImageFile || info.kind == PlaceKind::kForeign;
-  if (one_checkpoint && rank >= 0) {
-    return Invalid(absl::StrFormat("--rank %d: %s is one checkpoint by itself, no save of several ranks", rank, place));
-  }
+  NEVE_RETURN_IF_ERROR(engine::CheckSelection(info, place, step, rank));
   if (one_checkpoint && engine::IsForeignContents(info.path)) return engine::VerifyContents(info.path, progress);
   VerifyReport report;
   Verifier verifier(&report, progress, rank);

@@ -102,14 +102,14 @@ absl::StatusOr<std::unique_ptr<Replacement>> Replacement::Begin(const std::strin
   if (file.ok()) {
     replacement->file_ = *std::move(file);
   } else {
-    if (ErrnoOf(file.status()) != EOPNOTSUPP) return file.status();
-    NEVE_RETURN_IF_ERROR(replacement->CreateTemporary());
+    if (ErrnoOf(file.status()) != EOPNOTSUPP) return replacement->CannotSave(file.status());
+    NEVE_RETURN_IF_ERROR(replacement->CannotSave(replacement->CreateTemporary()));
   }
   if (kept.has_value()) KeepOwner(replacement->file_.fd.get(), *kept);
   if (kept.has_value() && ::fchmod(replacement->file_.fd.get(), kept->st_mode & 07777) != 0) {
     return ErrnoStatus(errno, absl::StrFormat("cannot give %s the mode of %s", replacement->file_.path, path));
   }
-  NEVE_RETURN_IF_ERROR(os::Fallocate(replacement->file_, bytes));
+  NEVE_RETURN_IF_ERROR(replacement->CannotSave(os::Fallocate(replacement->file_, bytes)));
   return replacement;
 }
 
@@ -152,8 +152,10 @@ void Replacement::RemoveDeadTemporaries() const {
   }
 }
 
+absl::Status Replacement::CannotSave(const absl::Status& status) const { return Annotate(status, "cannot save " + target_); }
+
 absl::Status Replacement::Write(uint64_t offset, std::span<const std::byte> bytes) {
-  NEVE_RETURN_IF_ERROR(os::WriteAt(file_, offset, bytes));
+  NEVE_RETURN_IF_ERROR(CannotSave(os::WriteAt(file_, offset, bytes)));
   ::sync_file_range(file_.fd.get(), static_cast<off64_t>(offset), static_cast<off64_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
   if (offset >= 2 * kBehindBytes) {
     const auto old = static_cast<off64_t>(offset - 2 * kBehindBytes);
@@ -165,9 +167,9 @@ absl::Status Replacement::Write(uint64_t offset, std::span<const std::byte> byte
 }
 
 absl::Status Replacement::Finish(uint64_t bytes) {
-  NEVE_RETURN_IF_ERROR(os::Ftruncate(file_, bytes));
-  NEVE_RETURN_IF_ERROR(os::Fsync(file_));
-  return TakeName();
+  NEVE_RETURN_IF_ERROR(CannotSave(os::Ftruncate(file_, bytes)));
+  NEVE_RETURN_IF_ERROR(CannotSave(os::Fsync(file_)));
+  return CannotSave(TakeName());
 }
 
 absl::Status Replacement::TakeName() {

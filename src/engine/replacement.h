@@ -43,6 +43,7 @@ class Replacement {
   absl::Status Finish(uint64_t bytes);
 
  private:
+  absl::Status CannotSave(const absl::Status& status) const;   // names the target
   absl::Status TakeTemporaryName();     // of a file without one
   absl::Status CreateTemporary();       // where files must have one
   absl::Status TakeName();              // steps 4 and 5

@@ -93,7 +93,7 @@ absl::Status SaveTorchFile(const std::string& path, const TorchObject& object) {
   return file->Finish(archive.bytes());
 }
 
-absl::StatusOr<std::shared_ptr<Ticket>> SaveTorchFileAsync(const std::string& path, const TorchObject& object) {
+static absl::StatusOr<std::shared_ptr<Ticket>> BeginTorchFile(const std::string& path, const TorchObject& object) {
   NEVE_ASSIGN_OR_RETURN(TorchArchive archive, ArchiveOf(object, format::TorchZipRoot(path)));
   NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Replacement> file, Replacement::Begin(path, archive.bytes()));
   NEVE_ASSIGN_OR_RETURN(StagingMemory staging, StagingMemory::Take(archive.bytes()));
@@ -113,6 +113,10 @@ absl::StatusOr<std::shared_ptr<Ticket>> SaveTorchFileAsync(const std::string& pa
     }
   });
   return std::static_pointer_cast<Ticket>(ticket);
+}
+
+absl::StatusOr<std::shared_ptr<Ticket>> SaveTorchFileAsync(const std::string& path, const TorchObject& object) {
+  return TicketOrMisuse(path, BeginTorchFile(path, object));
 }
 
 absl::StatusOr<std::unique_ptr<TorchFileStream>> TorchFileStream::Open(const TorchObject& object) {

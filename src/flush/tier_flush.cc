@@ -39,6 +39,13 @@ std::string TierFlush::Describe() const {
   return absl::StrFormat("%s of %s", tier_.info().place, KeyText(key));
 }
 
+std::string TierFlush::DescribeWait() const {
+  if (Idle()) return "";
+  if (!active_ || first_failure_ < 0) return Describe();
+  return absl::StrFormat("%s, which fails since %.0f s and is tried again: %s", Describe(),
+                         static_cast<double>(executor_.Now() - first_failure_) / sync::kSecond, std::string(last_error_.message()));
+}
+
 void TierFlush::Enqueue(Job job) {
   if (degraded_) {
     // Only the newest keeps its claim on a tier that failed.
@@ -201,7 +208,8 @@ void TierFlush::AttemptFailed(absl::Status status, bool retryable) {
                                                    tier_.info().place, std::string(status.message())));
   }
   last_error_ = status;
-  if (retryable && now - first_failure_ + pause_ <= policy_.timeout && !degraded_) {
+  const sync::Nanos limit = NeedsAHand(status) ? std::min(policy_.patience, policy_.timeout) : policy_.timeout;
+  if (retryable && now - first_failure_ + pause_ <= limit && !degraded_) {
     metrics_.Add(obs::Metric::kFileRetries);
     const sync::Nanos pause = pause_ + static_cast<sync::Nanos>(executor_.Random() % static_cast<uint64_t>(pause_ / 4 + 1));
     pause_ = std::min(pause_ * 2, policy_.retry_max);

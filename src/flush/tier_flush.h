@@ -9,9 +9,10 @@
 //   - At most `depth` pieces are in flight; a piece is never larger than `piece_bytes`.
 //   - A commit that failed but left its record is taken back before the image is written again: OK means durable.
 //   - The record is committed only after every piece completed with OK, and only if `may_commit` says so.
-//   - A failing image is tried again with growing pauses until `timeout` has passed since its first failure. Then the tier is
-//     degraded: that job fails, queued ones but the newest lapse with the same error, and the newest is tried at once, like any
-//     later one: once each. A success ends the degradation. No job waits for another event: each is answered.
+//   - A failing image is tried again with growing pauses until `timeout` has passed since its first failure, or only `patience`
+//     where nothing but a hand can help (NeedsAHand: no permission, read-only, no folder). Then the tier is degraded: that job
+//     fails, queued ones but the newest lapse with the same error, and the newest is tried at once, like any later one: once each.
+//     A success ends the degradation. No job waits for another event: each is answered.
 #ifndef NEVE_FLUSH_TIER_FLUSH_H_
 #define NEVE_FLUSH_TIER_FLUSH_H_
 
@@ -37,7 +38,7 @@ struct Policy {
   uint64_t piece_bytes = kDefaultChunkBytes;
   uint64_t rate_bytes_per_s = 0;                 // 0: no cap
   sync::Nanos timeout = 600 * sync::kSecond;
-  sync::Nanos patience = 2 * sync::kSecond;      // how long a failing image may keep a save waiting
+  sync::Nanos patience = 2 * sync::kSecond;      // how long a failing image may keep a save waiting, or hope for a hand
   sync::Nanos retry_first = 100 * sync::kMillisecond;
   sync::Nanos retry_max = 10 * sync::kSecond;
 };
@@ -67,6 +68,8 @@ class TierFlush {
   size_t queued() const { return queue_.size() + (active_ ? 1 : 0); }
   // The key in flight or next, for messages of waits; empty string when idle.
   std::string Describe() const;
+  // What a wait for this tier waits for: Describe(), and the error since whose first sight it tries again. Empty when idle.
+  std::string DescribeWait() const;
 
  private:
   struct Attempt;   // one try at one image: dropped as a whole when it fails

@@ -225,7 +225,9 @@ absl::Status MappedSlot::Remove() {
   struct ::stat named {};
   const bool there = ::lstat(path_.c_str(), &named) == 0;
   if (there ? named.st_dev != device_ || named.st_ino != inode_ : errno == ENOENT) return absl::OkStatus();
-  return os::Unlink(path_);
+  NEVE_RETURN_IF_ERROR(os::Unlink(path_));
+  os::Rmdir(os::DirName(path_)).IgnoreError();   // the job's folder goes with its last slot
+  return absl::OkStatus();
 }
 
 void MappedSlot::Disown() {
@@ -297,8 +299,6 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::Create(const CreateOptions& options)
   NEVE_RETURN_IF_ERROR(CheckOptions(options));
   const std::string folder = os::JoinPath(options.ram_folder, options.uid.ToHex());
   NEVE_RETURN_IF_ERROR(PrivateFolder(options.ram_folder, /*create=*/true));
-  NEVE_RETURN_IF_ERROR(PrivateFolder(folder, /*create=*/true));
-  RemoveDeadTemporaries(folder);
 
   const os::ProcessId owner = os::CurrentProcess();
   const Geometry geometry = MakeGeometry(options, (options.image_capacity + kPageBytes - 1) / kPageBytes * kPageBytes);
@@ -306,7 +306,17 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::Create(const CreateOptions& options)
   // The file gets its name when it is whole, so nobody ever sees a slot without a header or without its room.
   const std::string temporary = os::JoinPath(folder, MakeTemporaryName(owner));
   const std::string path = os::JoinPath(folder, MakeSlotName(options.rank));
-  NEVE_ASSIGN_OR_RETURN(const os::File file, os::Open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+  absl::StatusOr<os::File> opened = NotFound(folder);
+  for (int attempt = 0; attempt < 3; ++attempt) {   // another process may remove the folder with its last slot in between
+    const absl::Status ready = PrivateFolder(folder, /*create=*/true);
+    if (absl::IsNotFound(ready)) continue;
+    NEVE_RETURN_IF_ERROR(ready);
+    RemoveDeadTemporaries(folder);
+    opened = os::Open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    if (!absl::IsNotFound(opened.status())) break;
+  }
+  NEVE_RETURN_IF_ERROR(opened.status());
+  const os::File file = *std::move(opened);
   auto make = [&]() -> absl::StatusOr<std::unique_ptr<Slot>> {
     NEVE_RETURN_IF_ERROR(SetMode(file, 0600));
     const uint64_t free_bytes = FreeBytesBeside(folder);

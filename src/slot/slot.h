@@ -122,7 +122,8 @@ class Slot {
   // Whether the path still leads to this slot, whole: Unavailable says what became of it. A slot that was truncated must not be
   // touched any more, not even to free it. One system call.
   virtual absl::Status CheckFile() const = 0;
-  virtual absl::Status Remove() = 0;     // unlinks the file if the path still leads to it; the mapping stays until destruction
+  // Unlinks the file if the path still leads to it, and the job's folder when it was its last; the mapping stays until destruction.
+  virtual absl::Status Remove() = 0;
   // Gives the ownership up: anyone may adopt the slot from now on. This handle only reads afterwards.
   virtual void Disown() = 0;
 };

@@ -224,7 +224,9 @@ absl::StatusOr<std::shared_ptr<ImageWriter>> BeginFileImage(const std::shared_pt
     // A leftover without a record. A record that was taken back must be gone for good before its image's name is used again, else
     // power loss could bring it back beside bytes that are not its own.
     NEVE_RETURN_IF_ERROR(os::Unlink(draft->path));
-    NEVE_RETURN_IF_ERROR(os::FsyncDirectory(core->folder.SaveFolder(key)));
+    absl::Status synced = os::FsyncDirectory(core->folder.SaveFolder(key));
+    if (absl::IsNotFound(synced)) synced = os::FsyncDirectory(core->folder.path());   // a collector took it, empty, in between
+    NEVE_RETURN_IF_ERROR(synced);
   }
 
   const uint64_t room = RoundUpToBlock(image_bytes);

@@ -107,6 +107,16 @@ def test_two_steps_of_two_jobs(neve, make_job):
     assert {(change["name"], change["what"]) for change in answer.json["changed"]} == {("model.w", "values"), ("step", "object")}
 
 
+def test_a_step_is_of_the_place_that_has_steps(neve, make_job):
+    make_job(name="one", steps=2)
+    assert neve("convert", "one", "zero.pt", "--step", "0", "--drop", "odd").code == 0
+    names = lambda answer: {change["name"] for change in answer.json["changed"]}
+    assert names(neve("diff", "one", "zero.pt", "--step", "0", "--json")) == {"odd"}
+    assert names(neve("diff", "zero.pt", "one", "--step", "1", "--json")) == {"model.w", "odd", "step"}
+    answer = neve("diff", "zero.pt", "zero.pt", "--step", "0")
+    assert answer.code == 2 and "--step 0" in answer.err
+
+
 @pytest.mark.parametrize(("arguments", "code"), [((), 2), (("a.safetensors",), 2), (("a.safetensors", "missing"), 5),
                                                  (("a.safetensors", "text"), 3), (("a.safetensors", "short"), 4)])
 def test_exit_codes(neve, tmp_path, arguments, code):

@@ -30,6 +30,23 @@ def test_a_step_can_be_asked_for(neve, make_job):
     assert neve("inspect", "gpt", "--step", "9").code == 5
 
 
+@pytest.mark.parametrize("verb", ["inspect", "stats", "verify", "convert", "cp"])
+def test_a_step_of_what_has_no_steps_is_refused(neve, make_job, safetensors_file, tmp_path, verb):
+    make_job(steps=2)
+    step = sorted(path.name for path in (tmp_path / "gpt").glob("step-*"))[1]
+    out = ["out.pt" if verb == "convert" else "out"] if verb in ("convert", "cp") else []
+    one = safetensors_file(TWO, bytes(9))
+    for place in (one, f"gpt/{step}"):
+        answer = neve(verb, place, *out, "--step", "0")
+        if verb == "cp" and place == one:
+            assert answer.code in (2, 3)   # no step in any case
+            continue
+        assert answer.code == 2 and "--step 0" in answer.err, (place, answer.code, answer.err)
+    odd = ["--drop", "odd"] if verb == "convert" else []
+    assert neve(verb, f"gpt/{step}", *out, "--step", "1", *odd).code == 0
+    assert not (tmp_path / "out").exists() or verb == "cp"
+
+
 def test_the_tree_for_people_holds_values_and_escapes_keys(neve, make_job):
     make_job(steps=1)
     answer = neve("inspect", "gpt", "--tree")

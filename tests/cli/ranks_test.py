@@ -171,7 +171,9 @@ def test_one_rank_alone_can_be_asked_for(neve, tmp_path):
     (w,) = [tensor for tensor in neve("inspect", "job", "--rank", "1", "--json").json["tensors"] if tensor["name"] == "w"]
     assert w["shape"] == [12, COLUMNS] and w["piece"]["offset"] == [12, 0] and w["file"].endswith(images(folder)[1].name)
     assert neve("stats", "job", "--rank", "1", "--json").json == neve("stats", images(folder)[1], "--json").json
-    assert neve("diff", "job", images(folder)[1], "--rank", "1").code == 2   # a file has no ranks to choose from
+    assert neve("diff", "job", images(folder)[1], "--rank", "1").code == 0   # the job's rank 1; a file has no ranks to choose from
+    assert neve("diff", images(folder)[0], images(folder)[1], "--rank", "1").code == 2
+    assert neve("inspect", images(folder)[1], "--rank", "1").code == 2
     assert neve("diff", images(folder)[0], images(folder)[1]).code == 1
     assert neve("verify", "job", "--rank", "1", "--json").json["checked_bytes"] == images(folder)[1].stat().st_size
     assert neve("convert", "job", "one.safetensors", "--rank", "1").code == 0

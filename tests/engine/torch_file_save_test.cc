@@ -122,10 +122,25 @@ TEST_F(TorchFileSaveTest, DUR_02_AFailureAtAnyStepLeavesTheOldFileAlone) {
         status = SaveTorchFile(Path("x.pt"), after.Object());
       }
       EXPECT_EQ(ErrnoOf(status), ENOSPC) << async << static_cast<int>(call) << " " << status;
+      EXPECT_EQ(std::string(status.message()).find("cannot save " + Path("x.pt")), 0u) << status;
       EXPECT_EQ(Names(), std::vector<std::string>{"x.pt"});
       EXPECT_EQ(Content("x.pt"), Expected(before, "x"));
     }
   }
+}
+
+TEST_F(TorchFileSaveTest, AFullDiskIsToldByTheTicketAndNotThrownIntoTheCaller) {
+  const Storages storages({1000});
+  for (const int error : {ENOSPC, EIO, EACCES}) {
+    ScriptedHooks hooks([&](const CallInfo& info) {
+      return info.call == Call::kFallocate ? CallVerdict{.error_number = error} : CallVerdict{};
+    });
+    const auto ticket = SaveTorchFileAsync(Path("x.pt"), storages.Object());
+    EXPECT_EQ(ticket.ok(), error != EACCES) << ticket.status();
+    if (!ticket.ok()) continue;
+    for (const char* stage : {"captured", "file", "done"}) EXPECT_EQ(ErrnoOf((*ticket)->Wait(stage, 60)), error) << stage;
+  }
+  EXPECT_TRUE(Names().empty());
 }
 
 TEST_F(TorchFileSaveTest, MisuseIsSaidBeforeAnythingIsTouched) {

@@ -232,6 +232,40 @@ TEST_F(TierFlushTest, ASY_09_AnErrorThatStaysIsOnTheTicketAndTheNextSavesGoOn) {
   EXPECT_FALSE(flush_->degraded());
 }
 
+TEST_F(TierFlushTest, WhatOnlyAHandCanMendIsNotTriedForLong) {
+  for (const int error : {EACCES, EPERM, EROFS, ENOTDIR}) {
+    tier_.answer_at_once = [&](const ScriptedTier::Call&) { return ErrnoStatus(error, "open /ckpt/x"); };
+    Make();
+    const sync::Nanos begin = executor_->Now();
+    Enqueue(static_cast<uint64_t>(error));
+    Settle();
+    EXPECT_EQ(ErrnoOf(Outcome(static_cast<uint64_t>(error))), error);
+    EXPECT_GT(executor_->Now(), begin);   // tried again: a mount may be about to come back
+    EXPECT_LE(executor_->Now() - begin, policy_.patience);
+    EXPECT_TRUE(flush_->degraded());
+  }
+  // A full disk may become free.
+  tier_.answer_at_once = [&](const ScriptedTier::Call&) { return ErrnoStatus(ENOSPC, "write /ckpt/x"); };
+  Make();
+  const sync::Nanos begin = executor_->Now();
+  Enqueue(1);
+  Settle();
+  EXPECT_GT(executor_->Now() - begin, policy_.patience);
+}
+
+TEST_F(TierFlushTest, AWaitIsToldWhatItWaitsForAndWhy) {
+  Make();
+  EXPECT_EQ(flush_->DescribeWait(), "");
+  Enqueue(1, 100);
+  Settle();
+  EXPECT_EQ(flush_->DescribeWait(), flush_->Describe());
+  tier_.Answer(0, ErrnoStatus(ENOSPC, "write /ckpt/x"));
+  while (flush_->last_error().ok() && executor_->Step()) {
+  }
+  EXPECT_THAT(flush_->DescribeWait(),
+              HasSubstr("step=10 save=i0001.s000001 rank=0, which fails since 0 s and is tried again: write /ckpt/x"));
+}
+
 TEST_F(TierFlushTest, PausesGrowToTheirLimitUntilTheTimeout) {
   std::vector<sync::Nanos> begins;
   tier_.answer_at_once = [&](const ScriptedTier::Call&) {

@@ -247,6 +247,26 @@ TEST_F(SlotTest, RemoveTakesTheFileAndKeepsTheMapping) {
   EXPECT_EQ(slot->Remove(), absl::OkStatus());
 }
 
+TEST_F(SlotTest, TheJobsFolderGoesWithItsLastSlotAndComesBackWithTheNext) {
+  const std::unique_ptr<Slot> first = MakeSlot(), second = MakeSlot();
+  const std::string folder = os::DirName(first->path());
+  ASSERT_EQ(first->Remove(), absl::OkStatus());
+  EXPECT_TRUE(os::Exists(second->path()));
+  ASSERT_EQ(second->Remove(), absl::OkStatus());
+  EXPECT_FALSE(os::Exists(folder));
+  EXPECT_TRUE(os::Exists(MakeSlot()->path()));
+}
+
+TEST_F(SlotTest, ManyThreadsMakeAndRemoveSlotsOfOneJob) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) EXPECT_EQ(MakeSlot()->Remove(), absl::OkStatus());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST_F(SlotTest, DestructionLeavesTheFile) {
   std::unique_ptr<Slot> slot = MakeSlot();
   FillAndSeal(*slot);

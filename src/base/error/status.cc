@@ -68,6 +68,13 @@ int ErrnoOf(const absl::Status& status) {
   return error_number;
 }
 
+bool NeedsAHand(const absl::Status& status) {
+  switch (ErrnoOf(status)) {
+    case EACCES: case EPERM: case EROFS: case ENOTDIR: case EISDIR: case ELOOP: case ENAMETOOLONG: return true;
+    default: return false;
+  }
+}
+
 absl::Status Annotate(const absl::Status& status, const std::string& context) {
   if (status.ok()) return status;
   absl::Status annotated(status.code(), context + ": " + std::string(status.message()));

@@ -38,6 +38,10 @@ absl::Status Internal(std::string message);
 absl::Status ErrnoStatus(int error_number, std::string what);
 int ErrnoOf(const absl::Status& status);  // 0 when it carries none
 
+// By its errno: what no retry mends until somebody changes permissions, mounts or names (EACCES EPERM EROFS ENOTDIR EISDIR ELOOP
+// ENAMETOOLONG). A full disk is not of that kind: what fills it may go.
+bool NeedsAHand(const absl::Status& status);
+
 // The same status with "<context>: " before its message; payloads kept.
 absl::Status Annotate(const absl::Status& status, const std::string& context);
 
