@@ -100,8 +100,20 @@ std::vector<Save> GroupSaves(std::span<const TierListing> listings) {
 
 std::vector<const Save*> ToRetire(std::span<const Save> saves, int tier, const RetentionRule& rule,
                                   const std::set<SaveId>& held, const std::map<SaveId, double>& best_values,
-                                  std::optional<SaveId> below, bool remains) {
+                                  std::optional<SaveId> below, bool remains, const Told& told) {
   std::vector<const Save*> victims;
+  const auto is_whole = [&](const Save& save) {
+    if (save.CompleteIn(tier)) return true;
+    return !save.contradicts && save.world == told.world && told.rank < save.ranks.size() && told.saves.contains(save.save) &&
+           std::any_of(save.ranks[told.rank].begin(), save.ranks[told.rank].end(), [&](const Copy& copy) {
+             return copy.tier == tier && copy.entry.has_record && copy.entry.has_image;
+           });
+  };
+  if (!told.saves.empty()) {
+    const auto seen = std::find_if(saves.begin(), saves.end(),
+                                   [&](const Save& save) { return save.world == told.world && save.CompleteIn(tier); });
+    if (seen != saves.end()) below = std::min(below.value_or(seen->save), seen->save);
+  }
   if (!rule.keep.has_value()) return victims;
   std::set<SaveId> best;
   if (rule.best_count > 0) {
@@ -119,7 +131,7 @@ std::vector<const Save*> ToRetire(std::span<const Save> saves, int tier, const R
   uint64_t newer_complete = 0;
   for (const Save& save : saves) {
     if (save.pinned) continue;
-    const bool complete = save.CompleteIn(tier);
+    const bool complete = is_whole(save);
     if (!complete && (!remains || save.contradicts)) continue;
     if (newer_complete < kept) {
       newer_complete += complete ? 1 : 0;

@@ -63,12 +63,18 @@ struct RetentionRule {
   bool best_is_max = false;
   uint64_t best_count = 0;
 };
+// What the ranks have told each other that all of them have in a tier. Counts as complete here where this rank's own image is.
+struct Told {
+  std::set<SaveId> saves;
+  uint32_t rank = 0, world = 1;
+};
 // Saves to retire from tier `tier`, oldest first. `saves`: newest first. `held`: saves in use. `best_values`: the tag's number
 // where known. `below`: only saves older than this may go (the watermark), none: no bound. `remains`: where each rank retires its own
 // images, also saves that other ranks have begun to take out: not complete any more, and older than the oldest that the rule keeps.
+// `told`: counts besides the listing; the newest save of this world that the listing alone shows whole stays all the same, with all newer.
 std::vector<const Save*> ToRetire(std::span<const Save> saves, int tier, const RetentionRule& rule,
                                   const std::set<SaveId>& held, const std::map<SaveId, double>& best_values,
-                                  std::optional<SaveId> below, bool remains = false);
+                                  std::optional<SaveId> below, bool remains = false, const Told& told = {});
 
 // The greatest incarnation in any name of any listing; 0 when there is none.
 uint32_t GreatestIncarnation(std::span<const TierListing> listings);

@@ -69,6 +69,12 @@ void EngineImpl::FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr
         tier_errors_[tier.name] = std::string(status.message());
       }
     }
+    if (status.ok()) {
+      watermark_.Committed(tier.name, record->key.save);
+    } else {
+      watermark_.Abandoned(tier.name, record->key.save);
+      if (entry->slot == nullptr) watermark_.Abandoned("", record->key.save);   // it lay nowhere else
+    }
     pool_->Release(entry);
     if (status.ok()) {
       if (ticket != nullptr) ticket->Reached(tier.name, PathOf(*tier.tier, record->key));
@@ -196,9 +202,11 @@ absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture
       }
     }
     if (target.status.ok()) {
+      watermark_.Committed(target.tier->name, record.key.save);
       ticket.Reached(target.tier->name, PathOf(*target.tier->tier, record.key));
       executor_->Post([this, tier = target.tier, save = record.key.save] { MadeDurable(*tier, save); });
     } else {
+      watermark_.Abandoned(target.tier->name, record.key.save);
       ticket.Failed(target.tier->name, target.status);
       NoteError(target.status);
       if (first.ok()) first = target.status;

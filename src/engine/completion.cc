@@ -1,5 +1,5 @@
-// When every rank has committed a save. There is no talk between ranks after open, so this is found by listing: off the step path,
-// only while somebody holds a ticket that may be waited for.
+// When every rank has committed a save: the watermark tells it, and listings show it where they show all ranks' images; off the step
+// path, only while somebody holds a ticket that may be waited for.
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
@@ -20,9 +20,10 @@ constexpr sync::Nanos kFirstLook = 20 * sync::kMillisecond, kLongestPause = sync
 void EngineImpl::WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const std::vector<std::string>& due) {
   if (options_.world == 1) return;
   const bool durable = std::any_of(due.begin(), due.end(), [](const std::string& name) { return name != "ram"; });
-  if (!durable && !one_host_) {
-    ticket->NeverCompleted(Unsupported("the ranks are on several hosts and this save is due in RAM only: whether all have it cannot be "
-                                       "told in this version of neve; wait for \"complete\" of a save that is due in a file tier"));
+  if (!durable && !one_host_ && !watermark_.on()) {
+    ticket->NeverCompleted(Unsupported("the ranks are on several hosts, this save is due in RAM only, and there are no control connections "
+                                       "(health() says why): whether all have it cannot be told; wait for \"complete\" of a save that is "
+                                       "due in a file tier"));
     return;
   }
   sync::MutexLock lock(mutex_);
@@ -41,6 +42,58 @@ void EngineImpl::LookForCompletion() {
   slot_executor_->PostAfter(watch_pause_, [this] { LookForCompletion(); });
 }
 
+void EngineImpl::WatermarkMoved() {
+  if (node::SlotPool* pool = ready_pool_; pool != nullptr) {
+    if (const std::optional<SaveId> newest = watermark_.Newest("ram")) pool->KeepToo(*newest);
+  }
+  {
+    sync::MutexLock lock(mutex_);
+    if (closed_ || std::exchange(told_look_, true)) return;
+  }
+  executor_->Post([this] {
+    std::vector<std::shared_ptr<TicketImpl>> tickets;
+    {
+      sync::MutexLock lock(mutex_);
+      told_look_ = false;
+      for (const std::weak_ptr<TicketImpl>& watched : watched_) {
+        if (std::shared_ptr<TicketImpl> ticket = watched.lock()) tickets.push_back(std::move(ticket));
+      }
+    }
+    for (const std::shared_ptr<TicketImpl>& ticket : tickets) TellTicket(*ticket);
+    for (auto& durable : durable_) {
+      if (!durable->config.keep.has_value() || watermark_.Newest(durable->name) == durable->told_newest) continue;
+      durable->told_newest = watermark_.Newest(durable->name);
+      if (const std::optional<SaveId> own = durable->retention->newest_durable()) MadeDurable(*durable, *own);
+    }
+  });
+}
+
+bool EngineImpl::TellTicket(TicketImpl& ticket) const {
+  std::vector<std::string> names = {""};
+  if (ram_.has_value()) names.push_back("ram");
+  for (const auto& durable : durable_) names.push_back(durable->name);
+  for (const std::string& name : names) {
+    if (!ticket.CompletionPendingIn(name)) continue;
+    if (watermark_.Complete(name, ticket.save_id())) {
+      ticket.Completed(name);
+    } else if (watermark_.Lost(name, ticket.save_id())) {
+      ticket.NeverCompletedIn(name, Unavailable(absl::StrFormat("step %d (save %s) will never be complete%s: another rank has skipped or "
+                                                                "replaced it, or could not write it",
+                                                                ticket.step(), ticket.save_id().ToString(),
+                                                                name.empty() ? "" : " in tier " + name)));
+    } else if (watermark_.on()) {
+      ticket.MissingIs(watermark_.WaitsFor(name));
+    }
+  }
+  return ticket.CompletionPending();
+}
+
+bool EngineImpl::ToldWhole(const SaveId& save) const {
+  return watermark_.on() && !durable_.empty() && std::all_of(durable_.begin(), durable_.end(), [&](const auto& durable) {
+    return watermark_.Complete(durable->name, save);
+  });
+}
+
 bool EngineImpl::LookOnce() {
   std::vector<std::shared_ptr<TicketImpl>> tickets;
   {
@@ -52,6 +105,7 @@ bool EngineImpl::LookOnce() {
       return false;
     });
   }
+  std::erase_if(tickets, [this](const std::shared_ptr<TicketImpl>& ticket) { return !TellTicket(*ticket); });
   if (tickets.empty()) return false;
   std::vector<std::string> names;
   const std::vector<catalog::TierListing> listings = ListAll(&names);
@@ -60,7 +114,7 @@ bool EngineImpl::LookOnce() {
     const auto save = std::find_if(saves.begin(), saves.end(), [&](const auto& s) { return s.save == ticket->save_id(); });
     if (save == saves.end()) continue;
     if (!save->complete) {
-      ticket->MissingIs(save->reason);
+      ticket->MissingIs(watermark_.on() ? save->reason + "; told: " + watermark_.WaitsFor("") : save->reason);
       continue;
     }
     for (size_t t = 0; t < names.size(); ++t) {
@@ -87,6 +141,7 @@ std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, double de
   const sync::Nanos begin = sync::MonotonicNow();
   sync::Nanos pause = kFirstLook;
   while (true) {
+    if (ToldWhole(newest)) return newest;
     // Before the listing: one that ends after it may have committed in between.
     for (const auto& [rank, process] : host_ranks_) lives[rank] = os::IsAlive(process);
     std::vector<std::string> names;

@@ -120,7 +120,9 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
                                       durable->config.best_count};
     durable->retention = std::make_unique<node::Retention>(*durable->tier, *engine->executor_, *engine->metrics_, rule,
                                                            engine->options_.rank, [held = engine->held_] { return held->All(); },
-                                                           engine->options_.world);
+                                                           engine->options_.world, [self = engine.get(), name = durable->name] {
+                                                             return self->watermark_.Complete(name);
+                                                           });
   }
   if (engine->options_.world > 1) NEVE_RETURN_IF_ERROR(engine->MeetRanks());
   return engine;
@@ -349,6 +351,7 @@ absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request
   // Never two in a row: after a skip the next save waits.
   if (options_.on_full == OnFull::kSkip && !last_skipped_) {
     auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
+    watermark_.AbandonedEverywhere(ticket->save_id());
     ticket->SkipAll(Exhausted(absl::StrFormat("step %d was skipped: no RAM slot was free (on_full=skip)", request.step)));
     metrics_->Add(obs::Metric::kSavesSkipped);
     last_skipped_ = true;
@@ -380,7 +383,7 @@ absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request
 
 void EngineImpl::CountSave() {
   sync::MutexLock lock(save_mutex_);
-  if (options_.world > 1) ++sequence_;
+  if (options_.world > 1) watermark_.AbandonedEverywhere({agreed_incarnation_.value_or(0), sequence_++});
 }
 
 absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& request) {
@@ -400,6 +403,7 @@ void EngineImpl::CountFailed(uint64_t step, const absl::Status& why) {
 std::shared_ptr<Ticket> EngineImpl::FailedSave(const SaveRequest& request, const std::vector<std::string>& due, absl::Status why) {
   auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
   CountFailed(request.step, why);
+  watermark_.AbandonedEverywhere(ticket->save_id());
   ticket->FailRest(std::move(why));
   return ticket;
 }
@@ -452,6 +456,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   if (!entry.ok()) {
     if (due == std::vector<std::string>{"ram"} || copies != nullptr) {   // nowhere else to go
       CountFailed(request.step, entry.status());
+      watermark_.AbandonedEverywhere(save);
       ticket->FailRest(entry.status());
       return std::static_pointer_cast<Ticket>(ticket);
     }
@@ -464,6 +469,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
       sync::MutexLock state_lock(mutex_);
       streaming_ = std::string(entry.status().message());
     }
+    watermark_.Abandoned("ram", save);
     if (absl::IsResourceExhausted(entry.status())) {
       ticket->Skipped("ram", entry.status());
     } else {   // no lack of room: the folder is unusable
@@ -472,6 +478,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
     }
     if (absl::Status streamed = StreamToTiers(request, *plan, std::move(*record), due, *ticket); !streamed.ok()) {
       CountFailed(request.step, streamed);
+      watermark_.AbandonedEverywhere(save);
       ticket->FailRest(std::move(streamed));
     }
     return std::static_pointer_cast<Ticket>(ticket);
@@ -506,6 +513,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   if (!captured.ok()) {
     pool_->Abandon(slot);
     CountFailed(request.step, captured);
+    watermark_.AbandonedEverywhere(save);
     ticket->FailRest(std::move(captured));
     return std::static_pointer_cast<Ticket>(ticket);
   }
@@ -525,6 +533,7 @@ void EngineImpl::HandOn(node::Entry* entry, std::shared_ptr<format::CommitRecord
   pool_->Filled(entry, record->key, image_bytes);
   ticket->Reached("captured");
   ticket->Reached("ram", entry->slot != nullptr ? entry->slot->path() : "");
+  if (entry->slot != nullptr) watermark_.Committed("ram", record->key.save);
   EnqueueFlush(entry, std::move(record), due, ticket);
   if (pool_->slot_count() < (ram_.has_value() ? ram_->slots : 1)) {
     // The rest of the slots are made off the step path.

@@ -29,6 +29,7 @@
 #include "engine/save_opener.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
+#include "engine/watermark.h"
 #include "flush/tier_flush.h"
 #include "format/names.h"
 #include "group/group.h"
@@ -65,6 +66,7 @@ class EngineImpl : public Engine {
     std::shared_ptr<storage::Tier> tier;      // images that are open keep it too
     std::unique_ptr<flush::TierFlush> flush;       // used on executor_ only
     std::unique_ptr<node::Retention> retention;    // used on executor_ only
+    std::optional<SaveId> told_newest;             // that all ranks have here, when retention looked last; executor_ only
     bool claimed = false;                          // job.json and the life are there; executor_ and init only
   };
   explicit EngineImpl(EngineOptions options);
@@ -83,6 +85,11 @@ class EngineImpl : public Engine {
   void EndCompletion();                               // at the end of close
   // The newest save, `newest` or older, that all ranks have in every durable tier; waits for `newest` as closing_wait.h says.
   std::optional<SaveId> WaitUntilWhole(const SaveId& newest, double deadline_s);
+  // Takes a port for control connections; `other`: the address of a rank on another host.
+  absl::Status ListenForControl(const std::string& other);
+  void WatermarkMoved();                              // on a thread that must not wait
+  bool TellTicket(TicketImpl& ticket) const;          // of what is told; true: it waits for more
+  bool ToldWhole(const SaveId& save) const;           // all ranks have said that they have it in every durable tier
   // A call that may be in a gather: close ends it, and waits for it.
   class GroupCall {
    public:
@@ -207,6 +214,7 @@ class EngineImpl : public Engine {
   std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
   std::vector<std::weak_ptr<TicketImpl>> watched_ NEVE_GUARDED_BY(mutex_);      // not known to be complete yet
   bool watching_ NEVE_GUARDED_BY(mutex_) = false;
+  bool told_look_ NEVE_GUARDED_BY(mutex_) = false;   // a look at what was told is on its way
   sync::Nanos watch_pause_ NEVE_GUARDED_BY(mutex_) = 0;
 
   const std::shared_ptr<device::Registrations> registrations_ = std::make_shared<device::Registrations>();
@@ -219,6 +227,7 @@ class EngineImpl : public Engine {
   std::unique_ptr<sync::ThreadExecutor> slot_executor_;   // makes and prefaults slots
   std::unique_ptr<sync::ThreadExecutor> executor_;
   std::unique_ptr<sync::ThreadExecutor> copier_;   // waits for devices; made with the first lane, stopped before all others
+  engine::Watermark watermark_;                    // its thread posts to the executors
 };
 
 }  // namespace neve

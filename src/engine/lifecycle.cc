@@ -13,6 +13,11 @@
 #include "slot/slot.h"
 
 namespace neve {
+namespace {
+
+constexpr double kLastWord_s = 1;   // that what this rank said last may take to reach its neighbours in the tree
+
+}  // namespace
 
 std::vector<catalog::TierListing> EngineImpl::ListAll(std::vector<std::string>* names) {
   std::vector<catalog::TierListing> listings;
@@ -126,6 +131,7 @@ std::string EngineImpl::HealthJson() const {
   health["incarnation"] = incarnation_.load();
   health["slots"] = pool == nullptr ? 0 : pool->slot_count();
   health["slot_bytes"] = pool == nullptr ? 0 : pool->bytes();
+  if (options_.world > 1) health["control"] = watermark_.Health();
   if (options_.grace_s > 0) health["sigterm_handler"] = sync::TerminationWatch::Replaced() ? "replaced by another" : "in place";
   auto& counters = health["counters"] = nlohmann::ordered_json::object();
   for (int i = 0; i < static_cast<int>(obs::Metric::kCount); ++i) {
@@ -241,6 +247,7 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
     }
   }
   if (copier_ != nullptr) copier_->Stop();   // no memory of ours goes while a device writes to it
+  watermark_.Leave(deadline_s < 0 ? kLastWord_s : std::min(deadline_s, kLastWord_s));
   executor_->Stop();
   slot_executor_->Stop();
   EndCompletion();
@@ -257,6 +264,7 @@ EngineImpl::~EngineImpl() {
     [[maybe_unused]] auto* copier = copier_.release();
     [[maybe_unused]] auto* lanes = new std::map<int32_t, std::shared_ptr<capture::DeviceLane>>(std::move(lanes_));
     [[maybe_unused]] auto* registrations = new std::shared_ptr<device::Registrations>(registrations_);
+    [[maybe_unused]] auto* watermark = new engine::Watermark(std::move(watermark_));
     [[maybe_unused]] auto* pool = new std::shared_ptr<node::SlotPool>(std::move(pool_));
     for (auto& durable : durable_) {
       [[maybe_unused]] auto* leaked = durable.release();
@@ -278,6 +286,7 @@ EngineImpl::~EngineImpl() {
     }
   }
   if (copier_ != nullptr) copier_->Stop();
+  watermark_.Leave(closed ? 0 : kLastWord_s);   // its thread posts to the executors
   if (slot_executor_ != nullptr) slot_executor_->Stop();
   if (executor_ != nullptr) executor_->Stop();
   for (auto& durable : durable_) {

@@ -7,6 +7,7 @@
 #include "base/os/process.h"
 #include "base/os/random.h"
 #include "base/os/syscalls.h"
+#include "base/sync/sockets.h"
 #include "engine/blocking.h"
 #include "engine/engine_impl.h"
 #include "engine/identity.h"
@@ -85,6 +86,8 @@ absl::Status EngineImpl::MeetRanks() {
   arrival.durable = !durable_.empty();
   arrival.process = claim_;
   os::FillRandom(arrival.fresh.bytes);
+  arrival.address = sync::PrimaryAddress();
+  if (options_.rank == 0) arrival.key = os::RandomHex(64);
   if (!durable_.empty()) {
     arrival.place = durable_.front()->tier->info().place;
     const std::vector<storage::Tier*> tiers = DurableTiers();
@@ -115,16 +118,30 @@ absl::Status EngineImpl::MeetRanks() {
   // Whoever writes a claim writes the same for all ranks of its host.
   claim_ = *first;
 
+  // A rank on another host, by whose address it is known how this one is reached: the first one, for most.
+  const auto elsewhere = std::find_if_not(job.processes.begin(), job.processes.end(), on_this_host);
   group::Past past;
+  past.control = ListenForControl(elsewhere == job.processes.end() ? "" : job.addresses[elsewhere - job.processes.begin()]);
+  past.place = watermark_.place();
   past.given = options_.incarnation;
   std::vector<std::string> names;
   const std::vector<catalog::TierListing> listings = ListAll(&names);
   const absl::StatusOr<uint32_t> greatest = GreatestLife(listings, names);
   past.status = greatest.status();
   past.greatest = greatest.value_or(0);
+  for (const std::string& name : names) past.tiers += name + " ";
   NEVE_ASSIGN_OR_RETURN(const group::Messages pasts, Gather("open: the life", Encode(past)));
-  NEVE_ASSIGN_OR_RETURN(agreed_incarnation_, group::AgreeOnIncarnation(pasts));
+  NEVE_ASSIGN_OR_RETURN(const group::Life life, group::AgreeOnLife(pasts));
+  agreed_incarnation_ = life.incarnation;
+  watermark_.Join({.rank = options_.rank, .world = options_.world, .incarnation = life.incarnation, .uid = job.uid, .key = job.key,
+                   .tiers = names, .places = life.places},
+                  [this] { WatermarkMoved(); });
   return absl::OkStatus();
+}
+
+absl::Status EngineImpl::ListenForControl(const std::string& other) {
+  NEVE_ASSIGN_OR_RETURN(const std::string address, engine::ControlAddress(one_host_, other));
+  return watermark_.Listen(sync::PlaceOf(address, 0));
 }
 
 absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindRequest& request) {

@@ -224,6 +224,24 @@ void TicketImpl::NeverCompleted(absl::Status status) {
   Announce();
 }
 
+void TicketImpl::NeverCompletedIn(const std::string& tier, absl::Status status) {
+  {
+    sync::MutexLock lock(mutex_);
+    StageEntry* entry = FindCompleteLocked(tier);
+    if (entry == nullptr || entry->state != StageState::kPending) return;
+    entry->state = StageState::kSkipped;
+    entry->status = std::move(status);
+    changed_.NotifyAll();
+  }
+  Announce();
+}
+
+bool TicketImpl::CompletionPendingIn(const std::string& tier) const {
+  sync::MutexLock lock(mutex_);
+  const StageEntry* entry = FindCompleteLocked(tier);
+  return entry != nullptr && entry->state == StageState::kPending;
+}
+
 bool TicketImpl::CompletionPending() const {
   sync::MutexLock lock(mutex_);
   const auto pending = [](const StageEntry& entry) { return entry.state == StageState::kPending; };

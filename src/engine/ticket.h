@@ -39,7 +39,9 @@ class TicketImpl : public Ticket {
   void Completed(const std::string& tier);
   void MissingIs(const std::string& who);      // for the message of a wait that ends before that
   void NeverCompleted(absl::Status status);    // nobody looks any more: `wait` for what is still pending of it gives `status`
+  void NeverCompletedIn(const std::string& tier, absl::Status status);   // the same for one tier, or "" for all together
   bool CompletionPending() const;
+  bool CompletionPendingIn(const std::string& tier) const;
 
  private:
   struct StageEntry {

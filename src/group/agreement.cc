@@ -47,6 +47,8 @@ std::optional<Arrival> DecodeArrival(std::string_view text, uint32_t rank) {
   arrival.uid = take.OfUid();
   arrival.place = take.Text();
   arrival.fresh = take.OfUid();
+  arrival.address = take.Text();
+  arrival.key = take.Text();
   arrival.process.nonce = take.Text();
   arrival.process.host = take.Text();
   arrival.process.boot_id = take.Text();
@@ -94,6 +96,8 @@ std::string Encode(const Arrival& arrival) {
   PutField(&text, arrival.uid.ToHex());
   PutField(&text, arrival.place);
   PutField(&text, arrival.fresh.ToHex());
+  PutField(&text, arrival.address);
+  PutField(&text, arrival.key);
   PutField(&text, arrival.process.nonce);
   PutField(&text, arrival.process.host);
   PutField(&text, arrival.process.boot_id);
@@ -130,10 +134,12 @@ absl::StatusOr<Job> AgreeOnJob(std::span<const std::string> arrivals) {
       job.uid = arrival.uid;
     }
     job.processes.push_back(arrival.process);
+    job.addresses.push_back(arrival.address);
   }
   if (ranks.empty()) return Internal("nobody arrived");
   if (!job.uid.known()) job.uid = any_durable ? ranks[0].fresh : format::UidFromName(ranks[0].job);
   job.nonce = ranks[0].process.nonce;
+  job.key = ranks[0].key;
   for (format::LifeClaim& process : job.processes) {
     process.nonce = job.nonce;
     process.world = static_cast<uint32_t>(ranks.size());
@@ -146,18 +152,27 @@ std::string Encode(const Past& past) {
   PutField(&text, EncodeStatus(past.status));
   PutNumber(&text, past.greatest);
   PutField(&text, past.given.has_value() ? std::to_string(*past.given) : "");
+  PutField(&text, EncodeStatus(past.control));
+  PutField(&text, past.place);
+  PutField(&text, past.tiers);
   return text;
 }
 
-absl::StatusOr<uint32_t> AgreeOnIncarnation(std::span<const std::string> pasts) {
+absl::StatusOr<Life> AgreeOnLife(std::span<const std::string> pasts) {
   constexpr uint32_t kLast = ~uint32_t{0};
+  Life life;
   uint32_t greatest = 0;
   std::string given;
   for (size_t rank = 0; rank < pasts.size(); ++rank) {
     Taker take(pasts[rank]);
     const absl::Status status = DecodeStatus(take.Text(), static_cast<uint32_t>(rank));
     const uint64_t here = take.Number();
-    const std::string wanted = take.Text();
+    const std::string wanted = take.Text(), control = take.Text();
+    ControlPlace& place = life.places.emplace_back();
+    place.place = take.Text();
+    place.tiers = take.Text();
+    // Named by its place in the list already.
+    if (absl::Status absent = DecodeStatus(control, static_cast<uint32_t>(rank)); !absent.ok()) place.status = std::move(absent);
     if (!take.ok() || here > kLast) return Unreadable(rank);
     NEVE_RETURN_IF_ERROR(status);
     greatest = std::max(greatest, static_cast<uint32_t>(here));
@@ -171,10 +186,12 @@ absl::StatusOr<uint32_t> AgreeOnIncarnation(std::span<const std::string> pasts) 
     uint32_t number = 0;
     const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), number);
     if (error != std::errc() || end != given.data() + given.size()) return Unreadable(0);
-    return number;
+    life.incarnation = number;
+    return life;
   }
   if (greatest == kLast) return Invalid("the incarnations of this job are used up");
-  return greatest + 1;
+  life.incarnation = greatest + 1;
+  return life;
 }
 
 }  // namespace neve::group

@@ -35,6 +35,8 @@ struct Arrival {
   Uid uid;                      // that its durable tiers hold
   std::string place;            // where that is
   Uid fresh;                    // random, should there be none
+  std::string address;          // of its host, for those on others
+  std::string key;              // of the control connections; rank 0's: random, as secret as what carries the gathers
   format::LifeClaim process;    // nonce random
 };
 std::string Encode(const Arrival& arrival);
@@ -43,6 +45,8 @@ struct Job {
   Uid uid;
   std::string nonce;                         // of this life
   std::vector<format::LifeClaim> processes;  // by rank
+  std::vector<std::string> addresses;        // by rank
+  std::string key;
 };
 absl::StatusOr<Job> AgreeOnJob(std::span<const std::string> arrivals);
 
@@ -51,9 +55,20 @@ struct Past {
   absl::Status status;
   uint32_t greatest = 0;                  // incarnation
   std::optional<uint32_t> given;          // incarnation=
+  absl::Status control;                   // why it has no port for control connections
+  std::string place;                      // else where that is
+  std::string tiers;                      // whose saves it tells of
 };
 std::string Encode(const Past& past);
-absl::StatusOr<uint32_t> AgreeOnIncarnation(std::span<const std::string> pasts);
+struct ControlPlace {
+  absl::Status status;
+  std::string place, tiers;
+};
+struct Life {
+  uint32_t incarnation = 0;
+  std::vector<ControlPlace> places;       // by rank
+};
+absl::StatusOr<Life> AgreeOnLife(std::span<const std::string> pasts);
 
 }  // namespace neve::group
 

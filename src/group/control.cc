@@ -48,9 +48,11 @@ void Control::Start(sync::Nanos now) {
   Tick(now);
 }
 
-void Control::Commit(size_t column, uint64_t sequence, sync::Nanos now) {
-  own_[column].insert(sequence);
-  Prune(&own_[column], kOwnKept);
+void Control::Commit(size_t column, uint64_t sequence, sync::Nanos now, bool and_first) {
+  for (const size_t in : {column, and_first ? size_t{0} : column}) {
+    own_[in].insert(sequence);
+    Prune(&own_[in], kOwnKept);
+  }
   Merge();
   Tell(now);
 }

@@ -70,7 +70,8 @@ class Control {
 
   // ---- Events ----
   void Start(sync::Nanos now);
-  void Commit(size_t column, uint64_t sequence, sync::Nanos now);      // this rank has committed it there, durably
+  // This rank has committed it there, as durably as that tier is; `and_first`: so also in column 0, which stands for "any of them".
+  void Commit(size_t column, uint64_t sequence, sync::Nanos now, bool and_first = false);
   void Abandon(size_t column, uint64_t sequence, sync::Nanos now);     // and will never: skipped, replaced, failed
   Link Accepted(sync::Nanos now);                                      // somebody connected
   void Connected(Link link, sync::Nanos now);                          // what kConnect asked for

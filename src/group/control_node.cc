@@ -144,7 +144,7 @@ void ControlNode::Leave(double linger) {
 
 void ControlNode::Commit(size_t column, uint64_t sequence) {
   sockets_->Post([this, column, sequence] {
-    On([&](Control& control, sync::Nanos now) { control.Commit(column, sequence, now); });
+    On([&](Control& control, sync::Nanos now) { control.Commit(column, sequence, now, true); });
   });
 }
 

@@ -36,7 +36,7 @@ class ControlNode {
   // The last messages are delivered, for at most `linger` seconds; then nothing is said or heard any more.
   void Leave(double linger);
 
-  void Commit(size_t column, uint64_t sequence);
+  void Commit(size_t column, uint64_t sequence);   // and in column 0, which stands for "any of them"
   void Abandon(size_t column, uint64_t sequence);
 
   // Thread: any. Before Join: nothing is told.

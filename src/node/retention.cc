@@ -9,8 +9,8 @@
 namespace neve::node {
 
 Retention::Retention(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, catalog::RetentionRule rule, uint32_t rank,
-                     std::function<std::set<SaveId>()> held, uint32_t world)
-    : tier_(tier), metrics_(metrics), rule_(std::move(rule)), rank_(rank), world_(world), held_(std::move(held)),
+                     std::function<std::set<SaveId>()> held, uint32_t world, std::function<std::set<SaveId>()> told)
+    : tier_(tier), metrics_(metrics), rule_(std::move(rule)), rank_(rank), world_(world), held_(std::move(held)), told_(std::move(told)),
       inbox_(std::make_shared<flush::Inbox>(executor)) {}
 
 Retention::~Retention() { inbox_->Close(); }
@@ -48,13 +48,18 @@ void Retention::Listed(absl::StatusOr<storage::Listing> listing, bool settled) {
   }
   const std::vector<catalog::TierListing> one = {{tier_.info().kind, tier_.info().place, absl::OkStatus(), *listing}};
   const std::vector<catalog::Save> saves = catalog::GroupSaves(one);
+  catalog::Told told{.saves = {}, .rank = rank_, .world = world_};
+  if (world_ > 1 && told_ && rule_.best_count == 0) told.saves = told_();
   if (world_ > 1 && !settled) {
     const auto newest = std::find_if(saves.begin(), saves.end(), [](const catalog::Save& save) { return save.CompleteIn(0); });
+    if (newest == saves.end() && !told.saves.empty()) return Listed(listing, true);   // each rank has made its own durable
     if (newest == saves.end()) {
-      if (rule_.keep.has_value() && saves.size() > *rule_.keep && !std::exchange(told_, true)) {
+      constexpr uint64_t kSoon = 2;   // may be told any moment
+      if (rule_.keep.has_value() && saves.size() > *rule_.keep + (told_ ? kSoon : 0) && !std::exchange(warned_, true)) {
         obs::Log(obs::Level::kWarning,
-                 absl::StrFormat("event=retention_waits place=\"%s\" reason=\"no save shows the images of all ranks here: nothing is "
-                                 "retired; keep= works in a folder that all ranks share\"",
+                 absl::StrFormat("event=retention_waits place=\"%s\" reason=\"no save shows the images of all ranks here, and none is told "
+                                 "to be whole: nothing is retired; keep= needs a folder that all ranks share, or control connections (and "
+                                 "then no best=)\"",
                                  tier_.info().place));
       }
       return Retire({});
@@ -96,7 +101,7 @@ void Retention::Listed(absl::StatusOr<storage::Listing> listing, bool settled) {
   std::set<SaveId> kept;
   for (const catalog::Save& save : saves) kept.insert(save.save);
   for (const catalog::Save* save :
-       catalog::ToRetire(saves, 0, rule_, held_(), best_values, newest_durable_.value_or(SaveId{}), world_ > 1)) {
+       catalog::ToRetire(saves, 0, rule_, held_(), best_values, newest_durable_.value_or(SaveId{}), world_ > 1, told)) {
     for (uint32_t rank = rank_; rank < save->ranks.size(); rank += world_) {
       if (!save->ranks[rank].empty()) victims.push_back(save->KeyOf(rank));
     }

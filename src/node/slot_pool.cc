@@ -67,7 +67,8 @@ Entry* SlotPool::PickLocked(uint64_t image_bytes) {
   facts_.clear();   // keeps its memory: nothing is allocated here after the slots are made
   for (const auto& entry : entries_) {
     if (!entry->lost && !entry->full && entry->holds == 0 && entry->capacity >= image_bytes) return entry.get();
-    facts_.push_back({.full = entry->full && !entry->lost, .holds = entry->holds, .save = entry->key.save});
+    facts_.push_back({.full = entry->full && !entry->lost, .holds = entry->holds, .save = entry->key.save,
+                      .kept = entries_.size() >= kKeepsToo && kept_too_ == entry->key.save});
   }
   const size_t slots = entries_.size() + static_cast<size_t>(making_);
   if (!budget_ended_ && slots < options_.slots) return nullptr;   // one more is made rather
@@ -216,6 +217,11 @@ void SlotPool::Abandon(Entry* entry) {
   entry->full = false;
   if (entry->slot != nullptr && !entry->lost) entry->slot->Free();
   changed_.NotifyAll();
+}
+
+void SlotPool::KeepToo(const SaveId& save) {
+  sync::MutexLock lock(mutex_);
+  kept_too_ = save;
 }
 
 void SlotPool::Hold(Entry* entry) {

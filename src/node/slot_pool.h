@@ -82,6 +82,9 @@ class SlotPool {
 
   void Hold(Entry* entry);
   void Release(Entry* entry);
+  // Of kKeepsToo slots or more, this save (what all ranks have in RAM) is reused only where nothing else can be. Fewer are needed for
+  // the newest ones: the watermark may stand still, when its connections do.
+  void KeepToo(const SaveId& save);
   // Makes slots up to the configured number, for images of this size; stops where the budget ends.
   absl::Status Fill(uint64_t image_bytes);
 
@@ -96,6 +99,7 @@ class SlotPool {
   void Wake();                                       // waiters look again
 
  private:
+  static constexpr size_t kKeepsToo = 4;
   bool FillingLocked() const NEVE_REQUIRES(mutex_);
   Entry* PickLocked(uint64_t image_bytes) NEVE_REQUIRES(mutex_);
   absl::StatusOr<std::unique_ptr<Entry>> Make(uint64_t image_bytes, uint64_t own_bytes) const;
@@ -110,6 +114,7 @@ class SlotPool {
   std::vector<SlotFacts> facts_ NEVE_GUARDED_BY(mutex_);   // of PickLocked
   int making_ NEVE_GUARDED_BY(mutex_) = 0;           // slots being made, counted against `slots`
   bool budget_ended_ NEVE_GUARDED_BY(mutex_) = false;
+  std::optional<SaveId> kept_too_ NEVE_GUARDED_BY(mutex_);
 };
 
 }  // namespace neve::node

@@ -184,6 +184,34 @@ TEST(ToRetireTest, FewerThanKeptLeavesAll) {
   EXPECT_THAT(ToRetire(saves, 0, Keep(~uint64_t{0}), {}, {}, std::nullopt), IsEmpty());
 }
 
+// Rank 1 of 2's images of saves 1..count, on its own disk, and rank 0's of `shared`.
+std::vector<Save> OwnDisk(uint64_t count, const std::vector<uint64_t>& shared = {}) {
+  std::vector<storage::ImageEntry> images;
+  for (uint64_t i = 1; i <= count; ++i) images.push_back(Entry({1, i}, i * 10, 1, 2));
+  for (const uint64_t i : shared) images.push_back(Entry({1, i}, i * 10, 0, 2));
+  return GroupSaves(std::vector{Tier(TierKind::kFile, images)});
+}
+
+TEST(ToRetireTest, WhatAllRanksSaidTheyHaveIsCountedWhereTheirImagesAreNotSeen) {
+  const auto saves = OwnDisk(5);
+  const Told told{.saves = {SaveId{1, 2}, SaveId{1, 3}, SaveId{1, 4}}, .rank = 1, .world = 2};
+  EXPECT_THAT(ToRetire(saves, 0, Keep(2), {}, {}, std::nullopt, true), IsEmpty());
+  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(2), {}, {}, std::nullopt, true, told)), ElementsAre(SaveId{1, 1}, SaveId{1, 2}));
+  EXPECT_THAT(ToRetire(saves, 0, Keep(3), {}, {}, SaveId{1, 1}, true, told), IsEmpty());   // the bound still holds
+  // What this rank itself does not have any more does not count, nor what is of another world.
+  const auto gone = GroupSaves(
+      std::vector{Tier(TierKind::kFile, {Entry({1, 1}, 10, 1, 2), Without(Entry({1, 4}, 40, 1, 2), true, false)})});
+  EXPECT_THAT(ToRetire(gone, 0, Keep(1), {}, {}, std::nullopt, true, told), IsEmpty());
+  EXPECT_THAT(ToRetire(saves, 0, Keep(1), {}, {}, std::nullopt, true, Told{told.saves, 1, 3}), IsEmpty());
+}
+
+TEST(ToRetireTest, WhatTheListingNeedsIsNeverRetiredForWhatIsTold) {
+  // The listing shows save 2 whole; 3 and 4 are told to be, and are not seen to be.
+  const auto saves = OwnDisk(4, {1, 2});
+  const Told told{.saves = {SaveId{1, 2}, SaveId{1, 3}, SaveId{1, 4}}, .rank = 1, .world = 2};
+  EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {}, {}, std::nullopt, true, told)), ElementsAre(SaveId{1, 1}));
+}
+
 TEST(ToRetireTest, HeldSavesStay) {
   const auto saves = Saves(4);
   EXPECT_THAT(Ids(ToRetire(saves, 0, Keep(1), {SaveId{1, 2}}, {}, std::nullopt)),

@@ -23,6 +23,8 @@ Arrival OfRank(uint8_t rank) {
   arrival.durable = true;
   arrival.place = "file:/place" + std::to_string(rank);
   arrival.fresh = UidOf(static_cast<uint8_t>(100 + rank));
+  arrival.address = "10.0.0." + std::to_string(rank);
+  arrival.key = "key of " + std::to_string(rank);
   arrival.process = {.nonce = "n" + std::to_string(rank), .host = "h", .boot_id = "b", .pid = 7 + rank, .start_time = 9, .world = 1};
   return arrival;
 }
@@ -41,6 +43,8 @@ TEST(AgreeOnJobTest, ANewJobGetsTheUidThatTheFirstRankMade) {
   EXPECT_EQ(job->processes[1].pid, 8);
   EXPECT_EQ(job->processes[1].nonce, "n0");
   EXPECT_EQ(job->processes[1].world, 2u);
+  EXPECT_EQ(job->key, "key of 0");
+  EXPECT_EQ(job->addresses[1], "10.0.0.1");
 }
 
 TEST(AgreeOnJobTest, TheUidOfAnyRanksTierIsTaken) {
@@ -81,24 +85,33 @@ TEST(AgreeOnJobTest, TwoNamesAndGarbageAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(AgreeOnJob(std::vector<std::string>{Encode(OfRank(0)), "junk"}).status()));
 }
 
-TEST(AgreeOnIncarnationTest, OneAboveTheGreatestThatAnyRankLists) {
-  EXPECT_EQ(AgreeOnIncarnation(std::vector{Encode(Past{.greatest = 2}), Encode(Past{.greatest = 7}), Encode(Past{})}).value(), 8u);
-  EXPECT_EQ(AgreeOnIncarnation(std::vector{Encode(Past{}), Encode(Past{})}).value(), 1u);
+TEST(AgreeOnLifeTest, OneAboveTheGreatestThatAnyRankLists) {
+  EXPECT_EQ(AgreeOnLife(std::vector{Encode(Past{.greatest = 2}), Encode(Past{.greatest = 7}), Encode(Past{})})->incarnation, 8u);
+  EXPECT_EQ(AgreeOnLife(std::vector{Encode(Past{}), Encode(Past{})})->incarnation, 1u);
 }
 
-TEST(AgreeOnIncarnationTest, WhatWasGivenMustBeTheSame) {
-  EXPECT_EQ(AgreeOnIncarnation(std::vector{Encode(Past{.greatest = 2, .given = 9}), Encode(Past{.given = 9})}).value(), 9u);
-  const absl::Status status = AgreeOnIncarnation(std::vector{Encode(Past{.given = 9}), Encode(Past{})}).status();
+TEST(AgreeOnLifeTest, WhatWasGivenMustBeTheSame) {
+  EXPECT_EQ(AgreeOnLife(std::vector{Encode(Past{.greatest = 2, .given = 9}), Encode(Past{.given = 9})})->incarnation, 9u);
+  const absl::Status status = AgreeOnLife(std::vector{Encode(Past{.given = 9}), Encode(Past{})}).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("incarnation 9 and rank 1 none"));
 }
 
-TEST(AgreeOnIncarnationTest, ARankThatCouldNotListKeepsAllFromNumbering) {
+TEST(AgreeOnLifeTest, ARankThatCouldNotListKeepsAllFromNumbering) {
   const absl::Status status =
-      AgreeOnIncarnation(std::vector{Encode(Past{}), Encode(Past{.status = Unavailable("tier file", ENOENT)})}).status();
+      AgreeOnLife(std::vector{Encode(Past{}), Encode(Past{.status = Unavailable("tier file", ENOENT)})}).status();
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_EQ(std::string(status.message()), "rank 1: tier file");
-  EXPECT_TRUE(absl::IsInvalidArgument(AgreeOnIncarnation(std::vector<std::string>{"x"}).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(AgreeOnIncarnation(std::vector{Encode(Past{.greatest = ~uint32_t{0}})}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(AgreeOnLife(std::vector<std::string>{"x"}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(AgreeOnLife(std::vector{Encode(Past{.greatest = ~uint32_t{0}})}).status()));
+}
+
+TEST(AgreeOnLifeTest, TellsWhereEachRankListensAndWhoDoesNot) {
+  const auto life = AgreeOnLife(std::vector{Encode(Past{.place = "127.0.0.1:9", .tiers = "ram"}),
+                                            Encode(Past{.control = Unsupported("switched off")})});
+  ASSERT_TRUE(life.ok()) << life.status();
+  EXPECT_EQ(life->places[0].place, "127.0.0.1:9");
+  EXPECT_EQ(life->places[0].tiers, "ram");
+  EXPECT_EQ(life->places[1].status, Unsupported("rank 1: switched off"));
 }
 
 TEST(FirstErrorTest, NamesTheFirstRankThatFailed) {

@@ -160,6 +160,27 @@ TEST_F(RetentionTest, RET_03_ARankRetiresItsOwnBelowWhatAllRanksHave) {
   EXPECT_THAT(Left(), ElementsAre(1, 2, 3, 3, 4, 5));   // of rank 0 all three, its own from 3 on
 }
 
+TEST_F(RetentionTest, OnADiskOfItsOwnARankGoesByWhatIsTold) {
+  const auto own = [](uint64_t sequence) { return ImageKey{.save = {1, sequence}, .step = sequence, .rank = 1, .world = 2}; };
+  std::set<SaveId> told;
+  const auto make = [&](catalog::RetentionRule rule) {
+    retention_ = std::make_unique<Retention>(tier_, *executor_, metrics_, rule, 1, [this] { return held_; }, 2, [&told] { return told; });
+  };
+  make({.keep = 1, .best_tag = "loss", .best_is_max = false, .best_count = 1});
+  for (uint64_t i = 1; i <= 5; ++i) Commit(own(i));
+  told = {own(2).save, own(3).save};
+  Durable(5);
+  EXPECT_THAT(Left(), ElementsAre(1, 2, 3, 4, 5));   // the best one is known from rank 0's records only
+  make({.keep = 1});
+  told.clear();
+  Durable(5);
+  EXPECT_THAT(Left(), ElementsAre(1, 2, 3, 4, 5));
+  told = {own(2).save, own(3).save};
+  Durable(5);
+  EXPECT_THAT(Left(), ElementsAre(3, 4, 5));
+  EXPECT_THAT(lines_, ::testing::Each(::testing::HasSubstr("retention_waits")));
+}
+
 TEST_F(RetentionTest, ImagesOfRanksThatAreNoMoreGoWithTheOthers) {
   retention_ = std::make_unique<Retention>(tier_, *executor_, metrics_, catalog::RetentionRule{.keep = 1}, 0, [this] { return held_; }, 2);
   for (uint32_t rank = 0; rank < 3; ++rank) Commit({.save = {1, 1}, .step = 1, .rank = rank, .world = 3});
@@ -201,6 +222,13 @@ TEST(SlotChoice, TheOldestThatNobodyHoldsIfEnoughAreLeft) {
   EXPECT_EQ(SlotToReuse(std::vector{full(5), SlotFacts{}, full(4)}, 2), -1);    // only one would be left
   EXPECT_EQ(SlotToReuse(std::vector{full(5)}, 0), 0);
   EXPECT_EQ(SlotToReuse(std::vector{full(5, 2)}, 0), -1);
+}
+
+TEST(SlotChoice, WhatTheWatermarkKeepsGoesLast) {
+  const auto full = [](uint64_t sequence, bool kept = false, int holds = 0) { return SlotFacts{true, holds, {1, sequence}, kept}; };
+  EXPECT_EQ(SlotToReuse(std::vector{full(2, true), full(5), full(3), full(4)}, 2), 2);
+  EXPECT_EQ(SlotToReuse(std::vector{full(5), full(3), full(2, true), full(4)}, 2), 1);
+  EXPECT_EQ(SlotToReuse(std::vector{full(2, true), full(5), full(3, false, 1), full(4, false, 1)}, 2), 0);   // nothing waits for it
 }
 
 }  // namespace
