@@ -104,7 +104,8 @@ class History {
       const std::set<uint64_t>& told = net_->at(rank).Complete(column);
       if (told.empty()) continue;
       for (auto it = told.rbegin(); it != told.rend() && *it + 10 >= *told.rbegin(); ++it) {
-        if (!ByAll(column, *it)) Fail(absl::StrFormat("rank %d is told that all have %d in column %d, and they have not", rank, *it, column));
+        if (ByAll(column, *it)) continue;
+        Fail(absl::StrFormat("rank %d is told that all have %d in column %d, and they have not", rank, *it, column));
       }
     }
   }
@@ -121,7 +122,8 @@ class History {
     for (size_t column = 0; column < options_.columns; ++column) {
       for (uint64_t sequence = 0; sequence < end; ++sequence) {
         const bool all = ByAll(column, sequence);
-        const bool lost = std::any_of(abandoned_[column].begin(), abandoned_[column].end(), [&](const auto& of) { return of.contains(sequence); });
+        const bool lost = std::any_of(abandoned_[column].begin(), abandoned_[column].end(),
+                                      [&](const auto& of) { return of.contains(sequence); });
         for (uint32_t rank = 0; rank < options_.world; ++rank) {
           const Control& control = net_->at(rank);
           if (all != control.Complete(column, sequence)) {
