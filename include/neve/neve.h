@@ -266,7 +266,7 @@ typedef struct neve_restore_request {
   const neve_state* state;           /* what is filled, found by name: dtypes and shapes must be the same; pieces are filled from
                                       * whatever pieces were saved */
   void* const* targets;              /* one per tensor, where the state says, by its strides. What streams of the program do with those on a
-                                      * device must have ended (contiguous ones only; they are filled when the call returns) */
+                                      * device must have ended (dense ones only; they are filled when the call returns) */
   const char* include;               /* NULL, or glob patterns over names, one a line: only these. NEVE_INVALID: one matches nothing */
   const char* allow_missing;         /* as in neve_find_request */
   const char* take_rank0;

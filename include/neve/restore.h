@@ -16,8 +16,8 @@ namespace neve {
 struct RestoreRequest {
   FindRequest find;                      // fallback: also where the save's bytes turn out damaged
   std::shared_ptr<State> state;          // what is filled, by name; null: nothing, the save is only chosen and agreed on
-  // One a tensor, where the state says, filled by its strides. Those on a device are contiguous, and what the program's streams do with
-  // them has ended.
+  // One a tensor, where the state says, filled by its strides. Those on a device are dense (contiguous, or with dimensions in another
+  // order), and what the program's streams do with them has ended.
   std::span<void* const> targets;
   std::vector<std::string> include;      // glob patterns over names: only these; empty: all
   bool atomic = false;                   // every chunk is verified before a target is touched

@@ -70,7 +70,7 @@ class Device {
 
   // ---- Streams and events ----
   virtual absl::StatusOr<Stream> CreateStream() = 0;  // has no order with the default stream
-  virtual void DestroyStream(Stream stream) = 0;      // what it was given is done first
+  virtual void DestroyStream(Stream stream) = 0;      // what it was given runs on, and is not waited for
   // Whether calls on the stream are being recorded into a graph instead of run.
   virtual absl::StatusOr<bool> IsCapturing(Stream stream) = 0;
   virtual absl::StatusOr<Event> CreateEvent() = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <new>
 #include <optional>
 #include <utility>
@@ -14,16 +15,17 @@
 #include "base/error/status.h"
 #include "base/obs/log.h"
 #include "device/device.h"
+#include "engine/device_fill.h"
 #include "engine/state.h"
 #include "format/image_header.h"
 #include "format/layout.h"
 #include "neve/engine.h"
 #include "tensor/box.h"
+#include "tensor/view.h"
 
 namespace neve {
 namespace {
 
-constexpr uint64_t kStagingBytes = 64u << 20;   // of a tensor on a device, which is filled by way of host memory
 constexpr size_t kMisfitsTold = 8;
 
 std::string ShapeText(std::span<const int64_t> shape) {
@@ -88,10 +90,12 @@ class Restoration {
   absl::Status ReadWanted(std::span<const Wanted* const> all) {
     std::vector<TensorTarget> whole;
     std::vector<BoxTarget> boxes;
+    std::map<int32_t, std::vector<engine::DeviceTarget>> on_device;
     for (const Wanted* const wanted : all) {
       const format::TensorSpec& spec = request_.state->structure().tensors[wanted->tensor];
       if (OnDevice(wanted->tensor)) {
-        NEVE_RETURN_IF_ERROR(ReadToDevice(*wanted, spec));
+        on_device[request_.state->device_of(wanted->tensor)].push_back(
+            {wanted->index, wanted->offset, spec.shape, spec.strides, ItemBytes(spec.dtype), request_.targets[wanted->tensor]});
       } else if (wanted->whole) {
         whole.push_back({wanted->index, request_.targets[wanted->tensor], spec.strides.data()});
       } else {
@@ -99,7 +103,12 @@ class Restoration {
       }
     }
     if (!whole.empty()) NEVE_RETURN_IF_ERROR(all.front()->from->Read(whole));
-    return boxes.empty() ? absl::OkStatus() : all.front()->from->ReadBoxes(boxes);
+    if (!boxes.empty()) NEVE_RETURN_IF_ERROR(all.front()->from->ReadBoxes(boxes));
+    for (const auto& [ordinal, targets] : on_device) {
+      NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Device> device, device::Find(ordinal));
+      NEVE_RETURN_IF_ERROR(engine::FillDevice(*all.front()->from, device, targets));
+    }
+    return absl::OkStatus();
   }
 
   // Some bytes of the own image are bad (`status`). What is no piece must be good there; of pieces any rank's copy will do.
@@ -181,9 +190,12 @@ class Restoration {
                                          Name(spec.dtype), ShapeText(wanted)));
       return;
     }
-    if (OnDevice(i) && !Same(spec.strides, tensor::ContiguousStrides(spec.shape))) {
-      misfits_.push_back(absl::StrFormat("\"%s\" lies on a device and is not contiguous", spec.name));
-      return;
+    if (OnDevice(i)) {
+      const absl::StatusOr<tensor::Density> density = tensor::Classify(spec.shape, spec.strides);
+      if (!density.ok() || (*density != tensor::Density::kContiguous && *density != tensor::Density::kPermuted)) {
+        misfits_.push_back(absl::StrFormat("\"%s\" lies on a device, and not dense", spec.name));
+        return;
+      }
     }
     if (info.bytes != 0 && !tensor::IsEmptyBox(spec.shape) && request_.targets[i] == nullptr) {
       misfits_.push_back(absl::StrFormat("\"%s\" has no target", spec.name));
@@ -200,33 +212,6 @@ class Restoration {
       global = global_.get();
     }
     NEVE_ASSIGN_OR_RETURN(global_tensors_, ImageTensors::Of(global));
-    return absl::OkStatus();
-  }
-
-  // By rows of the first dimension, through host memory.
-  absl::Status ReadToDevice(const Wanted& wanted, const format::TensorSpec& spec) {
-    if (tensor::IsEmptyBox(spec.shape)) return absl::OkStatus();
-    NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Device> device, device::Find(request_.state->device_of(wanted.tensor)));
-    NEVE_ASSIGN_OR_RETURN(const device::OwnedStream stream, device::OwnedStream::Create(device));
-    NEVE_ASSIGN_OR_RETURN(const device::OwnedEvent event, device::OwnedEvent::Create(device));
-    const uint64_t bytes = *tensor::ElementCount(spec.shape) * ItemBytes(spec.dtype);
-    const uint64_t rows = spec.shape.empty() ? 1 : static_cast<uint64_t>(spec.shape[0]), row_bytes = bytes / rows;
-    const uint64_t rows_once = std::clamp<uint64_t>(kStagingBytes / row_bytes, 1, rows);
-    std::vector<std::byte> staging(rows_once * row_bytes);
-    auto* target = static_cast<std::byte*>(request_.targets[wanted.tensor]);
-    for (uint64_t row = 0; row < rows; row += rows_once) {
-      tensor::Dims offset = wanted.offset, extent = spec.shape;
-      const uint64_t taken = std::min(rows_once, rows - row);
-      if (!extent.empty()) {
-        offset[0] += static_cast<int64_t>(row);
-        extent[0] = static_cast<int64_t>(taken);
-      }
-      const BoxTarget box{wanted.index, offset.data(), extent.data(), staging.data(), nullptr};
-      NEVE_RETURN_IF_ERROR(wanted.from->ReadBoxes({&box, 1}));
-      NEVE_RETURN_IF_ERROR(device->Copy(stream.get(), {target + row * row_bytes, staging.data(), taken * row_bytes}));
-      NEVE_RETURN_IF_ERROR(device->Record(event.get(), stream.get()));
-      NEVE_RETURN_IF_ERROR(device->Synchronize(event.get()));
-    }
     return absl::OkStatus();
   }
 
