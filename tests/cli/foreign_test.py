@@ -10,6 +10,7 @@ import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy
 import pytest
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "files"
@@ -100,6 +101,38 @@ def test_PT_16_pickles_of_all_protocols_are_read(neve):
     for protocol in (3, 4, 5):
         found = neve("inspect", CORPUS / f"state_dict.p{protocol}.pt", "--json").json
         assert [item["name"] for item in found["tensors"]] == names
+
+
+def stream(thing, keys, storages):
+    """Torch's stream: storages as (count, bytes) in the order of the keys."""
+    return (pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({"little_endian": True}, 2) + pickled(thing)
+            + pickle.dumps(keys, 2) + b"".join(struct.pack("<q", count) + content for count, content in storages))
+
+
+def test_PT_20_several_storages_and_shared_views_in_a_stream(neve, tmp_path):
+    floats = {"9": [0.5 + i for i in range(5)], "1": [-7.0], "5": [float(i) for i in range(1000)]}
+    raw = {key: struct.pack(f"<{len(values)}f", *values) for key, values in floats.items()}
+    third = Storage("5", 1000)
+    thing = {"five": tensor(Storage("9", 5), (5,), (1,)), "one": tensor(Storage("1", 1), (), ()), "all": tensor(third, (1000,), (1,)),
+             "ten": tensor(third, (20, 3), (6, 2), 10), "tail": tensor(third, (500,), (1,), 500)}
+    keys = ["5", "9", "1"]   # in another order than the object names them
+    whole = stream(thing, keys, [(len(floats[key]), raw[key]) for key in keys])
+    (tmp_path / "x.pt").write_bytes(whole)
+    assert neve("verify", "x.pt").code == 0
+    shown = {item["name"]: item for item in neve("inspect", "x.pt", "--json").json["tensors"]}
+    assert [shown[name]["shape"] for name in thing] == [[5], [], [1000], [20, 3], [500]]
+    assert shown["tail"]["alias_of"] == shown["ten"]["alias_of"] is not None and shown["ten"]["strides"] == [6, 2]
+    assert neve("convert", "x.pt", "x.npz").code == 0
+    read = numpy.load(tmp_path / "x.npz")
+    assert read["five"].tolist() == floats["9"] and read["one"] == -7 and read["all"].tolist() == floats["5"]
+    assert read["tail"].tolist() == floats["5"][500:]
+    assert read["ten"].tolist() == [[10.0 + 6 * i + 2 * j for j in range(3)] for i in range(20)]
+    for changed, text in ((whole + b"\0", "trailing"), (whole[:-1], "truncated"), (whole[:-4 * 500], "truncated"),
+                          (stream(thing, keys, [(500, raw["5"][:2000]), (5, raw["9"]), (1, raw["1"])]), "500 elements"),
+                          (stream(thing, keys[:2], [(1000, raw["5"]), (5, raw["9"])]), "missing")):
+        (tmp_path / "y.pt").write_bytes(changed)
+        answer = neve("inspect", "y.pt")
+        assert answer.code == 4 and text in answer.err, (text, answer.err)
 
 
 def test_SEC_01_a_call_is_named_with_its_place_and_not_made(neve, tmp_path):

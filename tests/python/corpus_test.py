@@ -1,10 +1,12 @@
 """neve.load of files that torch and NumPy wrote gives what they themselves load, bit for bit."""
 
+import io
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
+import torch.distributed.checkpoint as checkpoint
 
 import neve
 from neve._image import Image
@@ -111,3 +113,34 @@ def test_PT_19_a_big_endian_archive_comes_back_right(tmp_path):
                 content = numpy.frombuffer(content, f"<u{words[key]}").byteswap().tobytes()
             new.writestr(info.filename, b"big" if key == "byteorder" else content)
     assert_same(neve.load(tmp_path / "big.pt"), state)
+
+
+def bytes_of_changing_size():
+    position = io.BytesIO(b"0123456789")
+    position.seek(4)
+    return {"extra": {"state": torch.arange(2322).to(torch.uint8), "empty": b"", "bytes": bytes(range(256)) * 9, "none": torch.empty(0)},
+            "buffer": position, "w": torch.ones(2)}
+
+
+def test_DCP_09_bytes_come_back_exactly_from_a_dcp_folder(tmp_path):
+    state = bytes_of_changing_size()
+    checkpoint.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    with pytest.raises(neve.UnsupportedOnLoad, match=r"buffer \(.*BytesIO"):   # an object of a class: named, never made
+        neve.load(tmp_path / "dcp")
+    del state["buffer"]
+    checkpoint.save(state, checkpoint_id=tmp_path / "plain", no_dist=True)
+    loaded = neve.load(tmp_path / "plain")
+    assert_same(loaded, state)
+    assert type(loaded["extra"]["empty"]) is bytes and type(loaded["extra"]["bytes"]) is bytes
+
+
+def test_DCP_09_bytes_take_the_place_of_others_whatever_their_size(tmp_path):
+    state = bytes_of_changing_size()
+    with neve.Checkpointer(tmp_path / "job", tiers=[f"file:{tmp_path}"], job="job") as ckpt:
+        ckpt.save(1, {"extra": {"empty": b"", "bytes": state["extra"]["bytes"]}, "buffer": state["buffer"], "w": state["w"]}).wait("file")
+        fresh = {"extra": {"empty": b"four", "bytes": b""}, "buffer": io.BytesIO(), "w": torch.zeros(2)}
+        with pytest.raises(neve.UnsupportedOnLoad, match="buffer"):
+            ckpt.restore(into=fresh)
+        assert fresh["w"].tolist() == [0, 0] and fresh["extra"]["empty"] == b"four"   # nothing was written
+        restored = ckpt.restore(include=["extra*", "w"], into={"extra": fresh["extra"], "w": fresh["w"]}).state
+        assert restored["extra"] == {"empty": b"", "bytes": state["extra"]["bytes"]} and fresh["w"].tolist() == [1, 1]

@@ -224,7 +224,7 @@ def test_not_strict_lists_what_does_not_fit_and_restores_the_rest(saved):
 
 
 @pytest.mark.parametrize("saved_prefix, target_prefix", [("module.", ""), ("", "module."), ("_orig_mod.module.", "")])
-def test_a_common_prefix_is_hinted_at(saved, saved_prefix, target_prefix):
+def test_DCP_10_a_common_prefix_is_hinted_at(saved, saved_prefix, target_prefix):
     restore = saved({saved_prefix + name: torch.ones(1) for name in ("a.w", "b.w")})
     with pytest.raises(neve.Invalid, match=f"begin with '{(saved_prefix or target_prefix)}'"):
         restore(into={target_prefix + name: torch.zeros(1) for name in ("a.w", "b.w")})
