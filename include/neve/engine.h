@@ -57,7 +57,7 @@ enum class OnFull : uint8_t { kWait, kSkip, kReplace };   // when no RAM slot is
 // How the ranks of a world of more than one reach each other: one of a place, a store and an all-gather. Used on the caller's
 // thread inside Open, Find and Agree only; save() has no part in it.
 struct GroupOptions {
-  std::string place;                     // "dir:PATH", a folder that all ranks see; "static:..." is Unsupported
+  std::string place;                     // "dir:PATH", a folder that all ranks see; "static:HOST:PORT,..." by rank, see docs/operations.md
   // A store that all ranks reach: Set replaces, Get does not wait (nothing there is no error).
   std::function<absl::Status(const std::string& name, std::string_view value)> set;
   std::function<absl::StatusOr<std::optional<std::string>>(const std::string& name)> get;

@@ -112,7 +112,7 @@ typedef struct neve_options {
   int64_t incarnation;         /* < 0: found */
   double grace_s;              /* > 0: at SIGTERM the newest save is written to files, within so many seconds; 0: no handler */
   int capture_threads;         /* 0: chosen */
-  const char* group;           /* world > 1: "dir:PATH", a folder that all ranks see; or NULL and functions */
+  const char* group;           /* world > 1: "dir:PATH", "static:HOST:PORT,..." (docs/operations.md); or NULL and functions */
   neve_group_set_fn group_set;
   neve_group_get_fn group_get;
   neve_group_gather_fn group_gather;

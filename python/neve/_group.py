@@ -1,4 +1,4 @@
-"""How the ranks of a job reach each other: torch.distributed's store, a folder that all see, or a function of the caller's.
+"""How the ranks of a job reach each other: torch.distributed's store, a folder that all see, a list of places, or a function.
 
 Used inside ``Checkpointer()`` and ``restore()`` only. No collective of torch is called, and nothing at all by ``save()``.
 """
@@ -29,9 +29,11 @@ def join(group: Optional[Group], world: int) -> Joined:
     """The group of a world: as given, else torch.distributed's where that is initialised."""
     joined = Joined()
     if group is not None and not isinstance(group, str) and not callable(group):
-        raise Invalid(f"group is {group!r}: use 'torch', 'dir:PATH', or a function that gathers a message of every rank")
+        raise Invalid(f"group is {group!r}: use 'torch', 'dir:PATH', 'static:HOST:PORT,...', or a function that gathers a message "
+                      "of every rank")
     if isinstance(group, str) and group != "torch" and not group.startswith(("dir:", "static:")):
-        raise Invalid(f"group is {group!r}: use 'torch', 'dir:PATH' (a folder that all ranks see), or a function")
+        raise Invalid(f"group is {group!r}: use 'torch', 'dir:PATH' (a folder that all ranks see), 'static:HOST:PORT,...' (a place of "
+                      "each rank), or a function")
     if group == "torch" and torch_distributed() is None:
         raise Invalid("group='torch' is torch.distributed's store: initialise torch.distributed first")
     if world == 1:

@@ -71,9 +71,9 @@ class Checkpointer:
     job: the job's name; default the last part of `folder`.
     rank, world: default as torch.distributed says when it is initialised, else 0 of 1.
     group: how the ranks of a world of more than one meet, when they open and restore: ``"torch"`` (torch.distributed's store, the
-        default where that is initialised), ``"dir:PATH"`` (a folder that all ranks see), or a function that takes this rank's message
-        (bytes) and returns those of all ranks, by rank. Every rank opens with the same folder, job and tiers, and restores with the
-        same arguments.
+        default where that is initialised), ``"dir:PATH"`` (a folder that all ranks see), ``"static:HOST:PORT,..."`` (a place of each
+        rank, with a key in NEVE_KEY_FILE or NEVE_KEY), or a function that takes this rank's message (bytes) and returns those of all
+        ranks, by rank. Every rank opens with the same folder, job and tiers, and restores with the same arguments.
     group_timeout: seconds that ranks wait for each other there; the error names who did not come.
     on_full: when no RAM slot is free, ``"wait"`` for one, ``"skip"`` this save, or ``"replace"`` the oldest waiting one.
     grace: seconds given to SIGTERM, in which the newest captured save is written out; None installs no handler.

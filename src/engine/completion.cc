@@ -55,16 +55,20 @@ void EngineImpl::WatermarkMoved() {
     {
       sync::MutexLock lock(mutex_);
       told_look_ = false;
-      for (const std::weak_ptr<TicketImpl>& watched : watched_) {
-        if (std::shared_ptr<TicketImpl> ticket = watched.lock()) tickets.push_back(std::move(ticket));
-      }
     }
-    for (const std::shared_ptr<TicketImpl>& ticket : tickets) TellTicket(*ticket);
+    // Before the tickets: who has waited for one and drains then waits for what retires by it, too.
     for (auto& durable : durable_) {
       if (!durable->config.keep.has_value() || watermark_.Newest(durable->name) == durable->told_newest) continue;
       durable->told_newest = watermark_.Newest(durable->name);
       if (const std::optional<SaveId> own = durable->retention->newest_durable()) MadeDurable(*durable, *own);
     }
+    {
+      sync::MutexLock lock(mutex_);
+      for (const std::weak_ptr<TicketImpl>& watched : watched_) {
+        if (std::shared_ptr<TicketImpl> ticket = watched.lock()) tickets.push_back(std::move(ticket));
+      }
+    }
+    for (const std::shared_ptr<TicketImpl>& ticket : tickets) TellTicket(*ticket);
   });
 }
 

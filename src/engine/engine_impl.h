@@ -188,6 +188,7 @@ class EngineImpl : public Engine {
   bool first_of_host_ = true;
   std::map<uint32_t, os::ProcessId> host_ranks_;   // the ranks of this host; with many ranks only
 
+  std::string own_place_;                          // this rank's, of a group with a list of places
   std::atomic<bool> stop_group_{false};            // a gather in progress gives up
   sync::Mutex group_mutex_;                        // one gather at a time
   std::unique_ptr<group::Group> group_ NEVE_GUARDED_BY(group_mutex_);

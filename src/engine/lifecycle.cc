@@ -264,6 +264,7 @@ EngineImpl::~EngineImpl() {
     [[maybe_unused]] auto* copier = copier_.release();
     [[maybe_unused]] auto* lanes = new std::map<int32_t, std::shared_ptr<capture::DeviceLane>>(std::move(lanes_));
     [[maybe_unused]] auto* registrations = new std::shared_ptr<device::Registrations>(registrations_);
+    [[maybe_unused]] auto* group = group_.release();   // its lock may be held by a thread that is not here
     [[maybe_unused]] auto* watermark = new engine::Watermark(std::move(watermark_));
     [[maybe_unused]] auto* pool = new std::shared_ptr<node::SlotPool>(std::move(pool_));
     for (auto& durable : durable_) {

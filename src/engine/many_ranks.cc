@@ -14,6 +14,7 @@
 #include "format/names.h"
 #include "group/agreement.h"
 #include "group/fields.h"
+#include "group/static_store.h"
 #include "restore/common_save.h"
 
 namespace neve {
@@ -63,10 +64,13 @@ absl::Status EngineImpl::MakeGroup() {
   } else if (given.place.starts_with(kDir)) {
     NEVE_ASSIGN_OR_RETURN(store, group::DirStore(given.place.substr(kDir.size())));
   } else if (given.place.starts_with(kStatic)) {
-    return Unsupported("group \"static:\" is not in this version of neve; use torch.distributed, dir:PATH, or a callback");
+    NEVE_ASSIGN_OR_RETURN(const group::StaticList list, group::ParseStaticList(given.place.substr(kStatic.size()), options_.world));
+    NEVE_ASSIGN_OR_RETURN(const std::string key, group::StaticKey(list));
+    NEVE_ASSIGN_OR_RETURN(store, group::StaticStore(list, options_.rank, key, "neve group of job " + options_.job));
+    own_place_ = list.places[options_.rank];
   } else {
     return Invalid(absl::StrFormat("group \"%s\" of a world of %d ranks: want dir:PATH (a folder that all ranks see), "
-                                   "torch.distributed, or a callback",
+                                   "static:HOST:PORT,... (a place of each rank), torch.distributed, or a callback",
                                    given.place, options_.world));
   }
   const std::string prefix = "neve/" + format::UidFromName(options_.job + '\n' + options_.folder).ToHex() + "/";
@@ -128,6 +132,8 @@ absl::Status EngineImpl::MeetRanks() {
   const std::vector<catalog::TierListing> listings = ListAll(&names);
   const absl::StatusOr<uint32_t> greatest = GreatestLife(listings, names);
   past.status = greatest.status();
+  // A place that was given and cannot be had is an error of the list, or another process's port.
+  if (past.status.ok() && !own_place_.empty() && absl::IsUnavailable(past.control)) past.status = past.control;
   past.greatest = greatest.value_or(0);
   for (const std::string& name : names) past.tiers += name + " ";
   NEVE_ASSIGN_OR_RETURN(const group::Messages pasts, Gather("open: the life", Encode(past)));
@@ -140,8 +146,10 @@ absl::Status EngineImpl::MeetRanks() {
 }
 
 absl::Status EngineImpl::ListenForControl(const std::string& other) {
-  NEVE_ASSIGN_OR_RETURN(const std::string address, engine::ControlAddress(one_host_, other));
-  return watermark_.Listen(sync::PlaceOf(address, 0));
+  NEVE_ASSIGN_OR_RETURN(std::string address, engine::ControlAddress(one_host_, other));
+  if (own_place_.empty()) return watermark_.Listen(sync::PlaceOf(address, 0));
+  // Of a list, each rank's place is for this; rank 0's serves the gathers already, so it takes another port beside it.
+  return watermark_.Listen(options_.rank > 0 ? own_place_ : own_place_.substr(0, own_place_.rfind(':')) + ":0");
 }
 
 absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindRequest& request) {

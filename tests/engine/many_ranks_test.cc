@@ -282,8 +282,10 @@ TEST_F(ManyRanksTest, AWorldWithoutAGroupIsRefused) {
   EngineOptions options = OptionsOf(0, 2);
   options.group = {};
   EXPECT_TRUE(absl::IsInvalidArgument(Engine::Open(options).status()));
-  options.group.place = "static:a:1,b:2";
-  EXPECT_TRUE(absl::IsUnimplemented(Engine::Open(options).status()));
+  options.group.place = "static:127.0.0.1:1";
+  EXPECT_TRUE(absl::IsInvalidArgument(Engine::Open(options).status()));   // of one rank
+  options.group.place = "static:127.0.0.1:1,192.0.2.1:2";
+  EXPECT_TRUE(absl::IsInvalidArgument(Engine::Open(options).status()));   // without a key
   options.group.place = "dir:/x";
   options.group.timeout_s = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(Engine::Open(options).status()));

@@ -5,6 +5,7 @@
 
 #include "base/error/status.h"
 #include "base/sync/pause.h"
+#include "base/sync/sockets.h"
 #include "engine/many_ranks_fixture.h"
 #include "neve/restore.h"
 
@@ -155,6 +156,50 @@ TEST_F(WatermarkTest, WithoutRamASaveInFilesIsComplete) {
   OpenHosts(2, "", "");
   const auto first = SaveOn(0, 1), second = SaveOn(1, 1);
   for (const auto& ticket : {first, second}) EXPECT_EQ(ticket->Wait("complete", 60), absl::OkStatus());
+}
+
+// A world by a list of places on the loopback that nobody listens at, as far as can be known.
+class StaticListTest : public WatermarkTest {
+ protected:
+  std::string List(uint32_t world) {
+    std::string list = "static:";
+    std::vector<std::unique_ptr<sync::Sockets>> taken;
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      taken.push_back(Take("127.0.0.1:0"));
+      places_.push_back(taken.back()->place());
+      list += (rank == 0 ? "" : ",") + places_.back();
+    }
+    return list;
+  }
+  static std::unique_ptr<sync::Sockets> Take(const std::string& place) {
+    const sync::Sockets::Events none{[](auto) {}, [](auto) {}, [](auto, auto) {}, [](auto, const auto&) {}, [] {}};
+    return sync::Sockets::Create({.listen = place}, none).value();
+  }
+  std::vector<std::string> places_;
+};
+
+TEST_F(StaticListTest, RanksMeetSaveAndRestoreByAListOfPlaces) {
+  const std::string list = List(3);
+  for (uint64_t life = 1; life <= 2; ++life) {   // the ports are free again at once
+    OpenWorld(3, [&](uint32_t, EngineOptions& options) { options.group.place = list; });
+    ExpectOpen();
+    if (life == 2) ExpectRestored(1);
+    SaveOnAll(life);
+    ExpectRestored(life);
+    EXPECT_THAT(Health(2), HasSubstr("\"place\":\"" + places_[2] + "\""));   // its own place
+    OnEach([&](uint32_t rank) { EXPECT_EQ(ranks_[rank].engine->Close(true, 60), absl::OkStatus()); });
+  }
+}
+
+TEST_F(StaticListTest, AnyRanksPortThatIsTakenIsEverybodysError) {
+  const std::string list = List(3);
+  const auto other = Take(places_[2]);
+  OpenWorld(3, [&](uint32_t, EngineOptions& options) { options.group.place = list; });
+  for (const Rank& rank : ranks_) {
+    EXPECT_TRUE(absl::IsUnavailable(rank.opened)) << rank.opened;
+    EXPECT_THAT(std::string(rank.opened.message()), AllOf(HasSubstr("rank 2: cannot listen at " + places_[2]),
+                                                          HasSubstr("another process has that port")));
+  }
 }
 
 TEST(ControlAddress, IsTheLoopbackOnOneHostAndTowardsTheOthersElse) {
