@@ -62,7 +62,7 @@ def async_save(obj: Any, f: PathArgument, pickle_module: Any = pickle, pickle_pr
 def load(f: FileArgument, map_location: Any = None, weights_only: Optional[bool] = True, mmap: Optional[bool] = None,
          **pickle_load_args: Any) -> Any:
     """Reads a file of torch of any age, a ``.safetensors`` file or an image of neve, whatever its name; its checksums
-    are checked; a single ``.safetensors`` file has none.
+    are checked; a ``.safetensors`` file that neve did not write has none.
 
     f: a path, or a binary file object, which is read from its position. A file that neve wrote comes back as it was saved, one
     of torch as ``torch.load`` gives it, a plain safetensors file as a dict of tensors. map_location and mmap are as for

@@ -8,6 +8,7 @@
 #include "cli/text.h"
 #include "cli/verbs.h"
 #include "format/layout.h"
+#include "format/own_digests.h"
 #include "neve/places.h"
 
 namespace neve::cli {
@@ -84,6 +85,7 @@ Json MetadataJson(const InspectedFile& file) {
   Json json = Json::object();
   for (const auto& [key, value] : file.header().metadata) {
     if (!file.is_safetensors() && key.starts_with("neve.")) continue;  // ours, not the file's
+    if (key == format::kDigestsKey) continue;                          // verify's
     const size_t end = value.find_last_not_of(' ');                    // values stand padded to their capacity
     json[key] = key == format::kValuesKey ? value.substr(0, end == std::string::npos ? 0 : end + 1) : value;
   }

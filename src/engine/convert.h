@@ -130,8 +130,14 @@ struct Target {
   std::function<void(uint64_t)> advance;   // by bytes written; may be empty
   std::function<absl::Status()> check;
 };
-// The stream as the file target.out: atomic and durable.
-absl::Status WriteFileFrom(const Target& target, OutputStream* stream, std::vector<codec::Digest>* digests = nullptr);
+// Bytes that stand in the file in place of those of the stream, known once all of that was written.
+struct LateBytes {
+  uint64_t offset = 0;
+  std::string text;
+};
+// The stream as the file target.out: atomic and durable. digests: of each kDefaultChunkBytes of the stream. late: made of those.
+absl::Status WriteFileFrom(const Target& target, OutputStream* stream, std::vector<codec::Digest>* digests = nullptr,
+                           const std::function<LateBytes(std::span<const codec::Digest>)>& late = {});
 absl::Status ConvertToImage(const Conversion& conversion, const Target& target);
 absl::Status ConvertToStep(const Conversion& conversion, const Target& target);
 absl::Status ConvertToTorch(const Conversion& conversion, const Target& target);

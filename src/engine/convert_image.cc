@@ -1,6 +1,7 @@
 // The source's image as a file, or as the one save of a new job folder. The image is what the source presents: its header as it is
 // where nothing is left out, and its data, copied.
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "format/json_text.h"
 #include "format/layout.h"
 #include "format/names.h"
+#include "format/own_digests.h"
 #include "neve/engine.h"
 
 namespace neve::engine {
@@ -117,16 +119,39 @@ void AddFormat(ImageHeader* header) {
   header->metadata.insert(header->metadata.begin(), ours.begin(), ours.end());
 }
 
-absl::StatusOr<std::string> MakeStream(const Conversion& conversion, bool ours, OutputStream* stream) {
+// What the image is made as: a file as it is (an image of ours with digests in its header), or the image of a step (without).
+enum class Form : uint8_t { kFile, kStep };
+
+absl::StatusOr<std::string> EncodeWithDigests(ImageHeader header, uint64_t data_bytes) {
+  header.metadata.emplace_back(format::kDigestsKey, "");
+  for (uint64_t expected = data_bytes;;) {
+    header.metadata.back().second = format::OwnDigestsPlaceholder(format::OwnDigestsBytes(expected));
+    NEVE_ASSIGN_OR_RETURN(std::string text, format::EncodeImageHeader(header));
+    if (format::OwnDigestsBytes(text.size() + data_bytes) <= header.metadata.back().second.size()) return text;
+    expected = text.size() + data_bytes;
+  }
+}
+
+absl::StatusOr<std::string> MakeStream(const Conversion& conversion, Form form, OutputStream* stream) {
   const format::Contents& contents = *conversion.contents;
   const bool dropped = !conversion.report->dropped.empty();
   const bool foreign = contents.header().FindMetadata(format::kFormatKey) == nullptr;
   std::string header(contents.header_text());
   std::vector<Run> runs = {{header.size(), contents.image_bytes() - header.size()}};
-  if (dropped || (ours && foreign)) {
+  const bool step = form == Form::kStep;
+  ImageHeader rest = contents.header();
+  if (dropped || (step && foreign)) {
     runs.clear();
-    NEVE_ASSIGN_OR_RETURN(ImageHeader rest, HeaderOfRest(conversion, &runs));
-    if (ours) AddFormat(&rest);
+    NEVE_ASSIGN_OR_RETURN(rest, HeaderOfRest(conversion, &runs));
+    if (step) AddFormat(&rest);
+  }
+  // A file of somebody else's keeps its header, where nothing of it is left out.
+  const bool had = std::erase_if(rest.metadata, [](const auto& entry) { return entry.first == format::kDigestsKey; }) > 0;
+  uint64_t data_bytes = 0;
+  for (const Run& run : runs) data_bytes += run.bytes;
+  if (!step && !foreign) {
+    NEVE_ASSIGN_OR_RETURN(header, EncodeWithDigests(std::move(rest), data_bytes));
+  } else if (dropped || had || (step && foreign)) {
     NEVE_ASSIGN_OR_RETURN(header, format::EncodeImageHeader(rest));
   }
   stream->AddText(header);
@@ -157,8 +182,14 @@ absl::Status ConvertToImage(const Conversion& conversion, const Target& target) 
   RefuseOpaque(conversion.tree.root, &refusals);
   NEVE_RETURN_IF_ERROR(refusals.ToStatus("a .safetensors file"));
   OutputStream stream;
-  NEVE_RETURN_IF_ERROR(MakeStream(conversion, /*ours=*/false, &stream).status());
-  return WriteFileFrom(target, &stream);
+  NEVE_ASSIGN_OR_RETURN(const std::string header, MakeStream(conversion, Form::kFile, &stream));
+  uint64_t room = 0;
+  const std::optional<uint64_t> at = format::FindOwnDigests(header, &room);
+  if (!at.has_value()) return WriteFileFrom(target, &stream);
+  std::vector<codec::Digest> digests;
+  return WriteFileFrom(target, &stream, &digests, [&](std::span<const codec::Digest> made) {
+    return LateBytes{*at, format::OwnDigestsText(header.size(), stream.bytes(), made, room)};
+  });
 }
 
 absl::Status ConvertToStep(const Conversion& conversion, const Target& target) {
@@ -166,7 +197,7 @@ absl::Status ConvertToStep(const Conversion& conversion, const Target& target) {
   RefuseOpaque(conversion.tree.root, &refusals);
   NEVE_RETURN_IF_ERROR(refusals.ToStatus("a step"));
   OutputStream stream;
-  NEVE_ASSIGN_OR_RETURN(const std::string header, MakeStream(conversion, /*ours=*/true, &stream));
+  NEVE_ASSIGN_OR_RETURN(const std::string header, MakeStream(conversion, Form::kStep, &stream));
   NEVE_ASSIGN_OR_RETURN(const ImageHeader parsed, format::ParseImageHeader(header, stream.bytes()));
 
   format::CommitRecord record;

@@ -142,11 +142,16 @@ absl::Status OutputStream::Write(sync::Crew& crew, const Sink& sink, const std::
   return status.ok() ? shared.status : status;
 }
 
-absl::Status WriteFileFrom(const Target& target, OutputStream* stream, std::vector<codec::Digest>* digests) {
+absl::Status WriteFileFrom(const Target& target, OutputStream* stream, std::vector<codec::Digest>* digests,
+                           const std::function<LateBytes(std::span<const codec::Digest>)>& late) {
   NEVE_ASSIGN_OR_RETURN(const std::unique_ptr<Replacement> file, Replacement::Begin(target.out, stream->bytes()));
   const auto sink = [&](uint64_t offset, std::span<const std::byte> bytes) { return file->Write(offset, bytes); };
   NEVE_RETURN_IF_ERROR(stream->Write(*target.crew, sink, target.advance, digests));
   if (target.check) NEVE_RETURN_IF_ERROR(target.check());
+  if (late) {
+    const LateBytes bytes = late(*digests);
+    NEVE_RETURN_IF_ERROR(file->Write(bytes.offset, std::as_bytes(std::span(bytes.text))));
+  }
   return file->Finish(stream->bytes());
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
@@ -11,6 +12,7 @@
 #include "engine/replacement.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
+#include "format/own_digests.h"
 
 namespace neve {
 namespace {
@@ -37,7 +39,24 @@ absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> PlanOf(const std::sh
   }
   std::vector<uint64_t> blob_bytes;
   for (std::string_view blob : blobs) blob_bytes.push_back(blob.size());
-  return state->PlanFor(addresses, values.size(), blob_bytes);
+  return state->FilePlanFor(addresses, values.size(), blob_bytes);
+}
+
+// The digests of the file, as its header has them, and where.
+struct DigestsText {
+  uint64_t offset = 0;
+  std::string text;
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(text)); }
+};
+// header: of the file, with a placeholder. Internal: it has none.
+absl::StatusOr<DigestsText> DigestsTextFor(const format::Layout& layout, std::span<const codec::Digest> digests) {
+  std::vector<std::byte> header(layout.header_bytes());
+  NEVE_RETURN_IF_ERROR(layout.WriteHeader("", header));
+  uint64_t bytes = 0;
+  const std::optional<uint64_t> offset =
+      format::FindOwnDigests(std::string_view(reinterpret_cast<const char*>(header.data()), header.size()), &bytes);
+  if (!offset.has_value()) return Internal("the header of a single file has no room for digests");
+  return DigestsText{*offset, format::OwnDigestsText(layout.header_bytes(), layout.image_bytes(), digests, bytes)};
 }
 
 }  // namespace
@@ -51,14 +70,18 @@ absl::Status SaveFile(const std::string& path, const std::shared_ptr<State>& sta
   const Window window = AllocateWindow(window_bytes);
   if (window == nullptr) return Exhausted(absl::StrFormat("no memory for a window of %d bytes", window_bytes), ENOMEM);
   const auto crew = sync::Crew::Create(bytes < kDefaultChunkBytes ? 0 : std::min(sync::UsableCores() - 1, 8));
-  std::vector<codec::Digest> digests(kWindowBytes / kDefaultChunkBytes);
+  std::vector<codec::Digest> digests(plan->chunk_count());
   const capture::CaptureInput input{addresses, values, blobs};
   for (uint64_t begin = 0; begin < bytes; begin += kWindowBytes) {
     const uint64_t end = std::min(begin + kWindowBytes, bytes);
     const uint64_t chunks = (end - begin + kDefaultChunkBytes - 1) / kDefaultChunkBytes;
-    NEVE_RETURN_IF_ERROR(plan->RunRange(input, begin, end, {window.get(), end - begin}, std::span(digests).first(chunks), *crew));
+    const std::span<codec::Digest> made = std::span(digests).subspan(begin / kDefaultChunkBytes, chunks);
+    NEVE_RETURN_IF_ERROR(plan->RunRange(input, begin, end, {window.get(), end - begin}, made, *crew));
     NEVE_RETURN_IF_ERROR(file->Write(begin, {window.get(), end - begin}));
   }
+  // The header went out with nothing in their place, of which the first digest was made.
+  NEVE_ASSIGN_OR_RETURN(const DigestsText own, DigestsTextFor(plan->layout(), digests));
+  NEVE_RETURN_IF_ERROR(file->Write(own.offset, own.bytes()));
   return file->Finish(bytes);
 }
 
@@ -73,6 +96,8 @@ static absl::StatusOr<std::shared_ptr<Ticket>> BeginFile(const std::string& path
   const auto crew = sync::Crew::Create(bytes < kDefaultChunkBytes ? 0 : std::min(sync::UsableCores() - 1, 8));
   std::vector<codec::Digest> digests(plan->chunk_count());
   NEVE_RETURN_IF_ERROR(plan->Run({addresses, values, blobs}, {image->get(), bytes}, digests, *crew));
+  NEVE_ASSIGN_OR_RETURN(const DigestsText own, DigestsTextFor(plan->layout(), digests));
+  std::copy_n(own.bytes().begin(), own.text.size(), image->get() + own.offset);
   auto ticket = std::make_shared<TicketImpl>(0, SaveId{}, std::vector<std::string>{"file"});
   ticket->Reached("captured");
   sync::ThreadExecutor* const writer = FileWriter();

@@ -15,6 +15,7 @@
 #include "format/layout.h"
 #include "format/names.h"
 #include "format/open_contents.h"
+#include "format/own_digests.h"
 #include "format/tree_walk.h"
 
 namespace neve {
@@ -38,7 +39,7 @@ class ImageImpl : public RankFile {
     return Unsupported(absl::StrFormat("%s was opened by its path: find the save through its job for the images of all ranks",
                                        parts_.info.job));
   }
-  const format::CommitRecord* record() const override { return parts_.record.get(); }
+  const format::CommitRecord* record() const override { return parts_.own_digests ? nullptr : parts_.record.get(); }
   const format::ImageHeader& parsed() const override { return parsed_; }
   std::span<const format::LogicalTensor> tensors() const override { return tensors_; }
   bool in_memory() const override { return !parts_.sources.empty() && !parts_.sources.front().reader->Mapped().empty(); }
@@ -166,15 +167,20 @@ class ImageImpl : public RankFile {
 // A file opened by path, read where it lies.
 class FileReader : public storage::ImageReader {
  public:
-  FileReader(os::File file, format::CommitRecord record) : file_(std::move(file)), record_(std::move(record)) {}
+  // own: of a file that carries its digests, which were made of other bytes in their own place.
+  FileReader(os::File file, format::CommitRecord record, std::optional<format::OwnDigests> own)
+      : file_(std::move(file)), record_(std::move(record)), own_(std::move(own)) {}
   const format::CommitRecord& record() const override { return record_; }
   void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
-    done(os::ReadAt(file_, offset, target));
+    const absl::Status status = os::ReadAt(file_, offset, target);
+    if (status.ok() && own_.has_value()) own_->Mask(offset, target);
+    done(status);
   }
 
  private:
   os::File file_;
   format::CommitRecord record_;
+  std::optional<format::OwnDigests> own_;
 };
 
 ImageParts PartsOf(const std::string& path, uint64_t image_bytes, std::shared_ptr<sync::Crew> crew) {
@@ -218,8 +224,20 @@ absl::StatusOr<std::unique_ptr<RankFile>> MakeImage(ImageParts parts) {
 
 namespace {
 
-// One that begins as a safetensors file does, with the record beside it where it is an image of a step folder.
-absl::StatusOr<std::unique_ptr<RankFile>> OpenRank(os::File file, uint64_t bytes, std::shared_ptr<sync::Crew> crew) {
+// The digests in the header of a single file; none: it has none, or its header is no good, which the reader of it tells.
+absl::StatusOr<std::optional<format::OwnDigests>> OwnDigestsOf(const os::File& file, uint64_t bytes) {
+  std::string head(std::min<uint64_t>(bytes, 512), '\0');
+  NEVE_RETURN_IF_ERROR(os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))));
+  const absl::StatusOr<uint64_t> needed = format::HeaderBytesNeeded(head, bytes);
+  if (!needed.ok()) return std::nullopt;
+  head.resize(*needed);
+  NEVE_RETURN_IF_ERROR(os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))));
+  return format::ReadOwnDigests(head, bytes);
+}
+
+// One that begins as a safetensors file does, with the record beside it where it is an image of a step folder. single: a file by itself,
+// which may carry its own digests.
+absl::StatusOr<std::unique_ptr<RankFile>> OpenRank(os::File file, uint64_t bytes, std::shared_ptr<sync::Crew> crew, bool single) {
   const std::string path = file.path;
   ImageParts parts = PartsOf(path, bytes, std::move(crew));
   format::CommitRecord record;
@@ -244,10 +262,21 @@ absl::StatusOr<std::unique_ptr<RankFile>> OpenRank(os::File file, uint64_t bytes
       parts.info.tags = record.tags;
     }
   }
+  std::optional<format::OwnDigests> own;
+  if (single && parts.record == nullptr) {
+    absl::StatusOr<std::optional<format::OwnDigests>> found = OwnDigestsOf(file, bytes);
+    if (!found.ok()) return Annotate(found.status(), path);
+    own = *std::move(found);
+    if (own.has_value()) {
+      record = std::move(own->record);
+      parts.record = std::make_shared<const format::CommitRecord>(record);
+      parts.own_digests = true;
+    }
+  }
   restore::Source source;
   source.name = "file";
   source.place = path;
-  source.reader = std::make_shared<FileReader>(std::move(file), std::move(record));
+  source.reader = std::make_shared<FileReader>(std::move(file), std::move(record), std::move(own));
   parts.sources.push_back(std::move(source));
   absl::StatusOr<std::unique_ptr<RankFile>> image = MakeImage(std::move(parts));
   if (!image.ok()) return Annotate(image.status(), path);
@@ -262,7 +291,7 @@ absl::StatusOr<std::unique_ptr<RankFile>> OpenRankFile(const std::string& path, 
   NEVE_ASSIGN_OR_RETURN(os::File file, os::Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY));
   NEVE_ASSIGN_OR_RETURN(const struct ::stat stat, os::StatOpen(file));
   if (!S_ISREG(stat.st_mode)) return Unsupported(path + " is not a regular file");
-  return OpenRank(std::move(file), static_cast<uint64_t>(stat.st_size), std::move(crew));
+  return OpenRank(std::move(file), static_cast<uint64_t>(stat.st_size), std::move(crew), /*single=*/false);
 }
 
 absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
@@ -273,7 +302,7 @@ absl::StatusOr<std::unique_ptr<Image>> OpenImageFile(const std::string& path) {
     NEVE_ASSIGN_OR_RETURN(is_image, BeginsAsImage(file, static_cast<uint64_t>(stat.st_size)));
   }
   if (!is_image) return OpenForeign(std::move(file), OwnCrew());   // not by its path, which may be another file's by now
-  return OpenRank(std::move(file), static_cast<uint64_t>(stat.st_size), OwnCrew());
+  return OpenRank(std::move(file), static_cast<uint64_t>(stat.st_size), OwnCrew(), /*single=*/true);
 }
 
 }  // namespace neve

@@ -47,6 +47,7 @@ class HeldSaves {
 struct ImageParts {
   SaveInfo info;
   std::shared_ptr<const format::CommitRecord> record;   // null: a file without one
+  bool own_digests = false;                             // `record` is of the digests in the file itself: it is of no save
   std::vector<restore::Source> sources;
   std::string header;
   uint64_t image_bytes = 0;

@@ -13,6 +13,7 @@
 #include "engine/places_verify_pieces.h"
 #include "engine/verify_contents.h"
 #include "format/global_image.h"
+#include "format/own_digests.h"
 #include "neve/places.h"
 #include "slot/slot.h"
 
@@ -55,7 +56,6 @@ class Verifier {
     FileTask task{info.path, info.path, RecordPathOf(info.path), static_cast<uint64_t>(facts.st_size)};
     task.alone = true;
     if (!task.record_path.empty() && !os::Exists(task.record_path)) task.record_path.clear();
-    if (task.record_path.empty()) report_->notes.push_back(info.path + " has no commit record: only its structure is checked");
     const std::optional<format::ShardName> shard = format::ParseShardName(os::BaseName(info.path));
     const std::optional<format::SaveName> save = format::ParseSaveName(os::BaseName(os::DirName(info.path)));
     if (shard.has_value() && save.has_value()) task.key = ImageKey{save->save, save->step, shard->rank, shard->world};
@@ -259,6 +259,20 @@ class Verifier {
     return *std::move(record);
   }
 
+  // Those of a single file, where its header is good enough to have any. What is wrong with them is told by the report.
+  static std::optional<format::OwnDigests> OwnDigestsOf(const os::File& file, uint64_t bytes, const FileTask& task, VerifyReport* report) {
+    std::string head(std::min<uint64_t>(bytes, 512), '\0');
+    if (!os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))).ok()) return std::nullopt;   // told where it is read again
+    const absl::StatusOr<uint64_t> needed = format::HeaderBytesNeeded(head, bytes);
+    if (!needed.ok()) return std::nullopt;
+    head.resize(*needed);
+    if (!os::ReadAt(file, 0, std::as_writable_bytes(std::span(head))).ok()) return std::nullopt;
+    absl::StatusOr<std::optional<format::OwnDigests>> own = format::ReadOwnDigests(head, bytes);
+    if (own.ok()) return *std::move(own);
+    Structural(report, "header", task.place, task.path, std::string(own.status().message()));
+    return std::nullopt;
+  }
+
   // Whether it is still there; what is wrong is told by the report.
   absl::StatusOr<bool> CheckFile(const FileTask& task, VerifyReport* report) {
     std::optional<format::CommitRecord> record;
@@ -282,7 +296,17 @@ class Verifier {
     }
     if (!record.has_value() && !task.alone) return true;   // the refused record is the finding
     engine::ImageToVerify image{task.place, task.path, static_cast<uint64_t>(facts->st_size)};
-    image.read = [&file](uint64_t offset, std::span<std::byte> target) { return os::ReadAt(*file, offset, target); };
+    std::optional<format::OwnDigests> own;
+    if (!record.has_value()) own = OwnDigestsOf(*file, image.bytes, task, report);
+    image.read = [&file, &own](uint64_t offset, std::span<std::byte> target) {
+      const absl::Status status = os::ReadAt(*file, offset, target);
+      if (status.ok() && own.has_value()) own->Mask(offset, target);
+      return status;
+    };
+    if (own.has_value()) record = own->record;
+    if (!record.has_value() && task.record_path.empty()) {
+      report->notes.push_back(task.path + " has no commit record and no digests of its own: only its structure is checked");
+    }
     image.record = std::move(record);
     const absl::Status status = engine::VerifyImage(image, crew_.get(), [this](uint64_t n) { Advance(n); }, report);
     if (!status.ok()) return Annotate(status, task.path);

@@ -7,9 +7,42 @@
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
 #include "device/misdeclared.h"
+#include "format/own_digests.h"
 #include "format/tree_walk.h"
 
 namespace neve {
+namespace {
+
+// At least what the image of a state takes, but for memory that several tensors share and more than they hold.
+uint64_t ImageBytesExpected(const format::Structure& structure, const format::Capacities& capacities) {
+  constexpr uint64_t kEntryBytes = 256, kMost = uint64_t{1} << 50;
+  uint64_t bytes = 2 * kPageBytes + capacities.values_bytes + 2 * structure.tree.size();
+  for (const uint64_t blob : capacities.blob_bytes) bytes += blob + kEntryBytes;
+  for (const format::TensorSpec& spec : structure.tensors) {
+    const absl::StatusOr<uint64_t> count = tensor::ElementCount(spec.shape);
+    const uint64_t item = ItemBytes(spec.dtype), span = tensor::SpanBytes(spec.shape, spec.strides, item);
+    bytes += 2 * spec.name.size() + kEntryBytes + (count.ok() ? std::min(*count * item, span) : 0);
+    if (bytes > kMost) return kMost;   // the layout will say what is wrong with it
+  }
+  return bytes;
+}
+
+// A layout whose header has room for the digests of the file (format/own_digests.h).
+absl::StatusOr<std::shared_ptr<const format::Layout>> LayoutWithDigests(const format::Structure& structure,
+                                                                        std::span<const void* const> addresses,
+                                                                        const format::Capacities& capacities) {
+  uint64_t expected = ImageBytesExpected(structure, capacities);
+  for (;;) {
+    auto with = std::make_shared<format::Structure>(structure);
+    const uint64_t room = format::OwnDigestsBytes(expected + format::OwnDigestsBytes(expected));
+    with->metadata.emplace_back(format::kDigestsKey, format::OwnDigestsPlaceholder(room));
+    NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const format::Layout> layout, format::Layout::Build(std::move(with), addresses, capacities));
+    if (format::OwnDigestsBytes(layout->image_bytes()) <= room) return layout;
+    expected = layout->image_bytes();   // more than expected: what is shared took bytes of its own
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<State>> DescribeState(const TensorTable& tensors, std::string_view tree, uint32_t blob_count) {
   const size_t count = tensors.names.size();
@@ -104,9 +137,23 @@ absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::PlanFor(std::
                                                                            uint64_t values_bytes,
                                                                            std::span<const uint64_t> blob_bytes) {
   sync::MutexLock lock(mutex_);
-  bool fits = plan_ != nullptr && values_bytes <= capacities_.values_bytes;
-  for (size_t i = 0; fits && i < blob_bytes.size(); ++i) fits = blob_bytes[i] <= capacities_.blob_bytes[i];
-  if (fits && plan_->layout().SameAliases(addresses)) return plan_;
+  return Plan(addresses, values_bytes, blob_bytes, /*with_digests=*/false, &plan_);
+}
+
+absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::FilePlanFor(std::span<const void* const> addresses,
+                                                                               uint64_t values_bytes,
+                                                                               std::span<const uint64_t> blob_bytes) {
+  sync::MutexLock lock(mutex_);
+  return Plan(addresses, values_bytes, blob_bytes, /*with_digests=*/true, &file_plan_);
+}
+
+absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::Plan(std::span<const void* const> addresses, uint64_t values_bytes,
+                                                                        std::span<const uint64_t> blob_bytes, bool with_digests,
+                                                                        std::shared_ptr<const capture::CapturePlan>* last) {
+  const format::Capacities* const have = *last == nullptr ? nullptr : &(*last)->layout().capacities();
+  bool fits = have != nullptr && values_bytes <= have->values_bytes;
+  for (size_t i = 0; fits && i < blob_bytes.size(); ++i) fits = blob_bytes[i] <= have->blob_bytes[i];
+  if (fits && (*last)->layout().SameAliases(addresses)) return *last;
   // Once for a structure, as tensors seldom move to another kind of memory.
   for (size_t i = 0; i < addresses.size(); ++i) {
     if ((tensor_devices_.empty() || tensor_devices_[i] < 0) && device::HostCannotRead(addresses[i])) {
@@ -116,10 +163,15 @@ absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> State::PlanFor(std::
     }
   }
   const format::Capacities grown = format::GrowCapacities(capacities_, values_bytes, blob_bytes);
-  NEVE_ASSIGN_OR_RETURN(std::shared_ptr<const format::Layout> layout, format::Layout::Build(structure_, addresses, grown));
-  plan_ = std::make_shared<const capture::CapturePlan>(std::move(layout), kDefaultChunkBytes);
+  std::shared_ptr<const format::Layout> layout;
+  if (with_digests) {
+    NEVE_ASSIGN_OR_RETURN(layout, LayoutWithDigests(*structure_, addresses, grown));
+  } else {
+    NEVE_ASSIGN_OR_RETURN(layout, format::Layout::Build(structure_, addresses, grown));
+  }
+  *last = std::make_shared<const capture::CapturePlan>(std::move(layout), kDefaultChunkBytes);
   capacities_ = grown;
-  return plan_;
+  return *last;
 }
 
 absl::Status State::Check(std::span<const void* const> addresses, std::string_view values,

@@ -41,17 +41,27 @@ class State {
   absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> PlanFor(std::span<const void* const> addresses,
                                                                       uint64_t values_bytes,
                                                                       std::span<const uint64_t> blob_bytes);
+  // The same for a single file, whose header has room for the digests of the file. Thread: any.
+  absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> FilePlanFor(std::span<const void* const> addresses, uint64_t values_bytes,
+                                                                          std::span<const uint64_t> blob_bytes);
   // Checks counts and text of what a call gave against the structure: Invalid, naming what is off.
   absl::Status Check(std::span<const void* const> addresses, std::string_view values,
                      std::span<const std::string_view> blobs) const;
 
  private:
+  // `last`: where the plan is kept. with_digests: of a single file.
+  absl::StatusOr<std::shared_ptr<const capture::CapturePlan>> Plan(std::span<const void* const> addresses, uint64_t values_bytes,
+                                                                   std::span<const uint64_t> blob_bytes, bool with_digests,
+                                                                   std::shared_ptr<const capture::CapturePlan>* last)
+      NEVE_REQUIRES(mutex_);
+
   const std::shared_ptr<const format::Structure> structure_;
   const std::vector<int32_t> tensor_devices_;
   std::vector<int32_t> used_devices_;
   sync::Mutex mutex_;
   format::Capacities capacities_ NEVE_GUARDED_BY(mutex_);
   std::shared_ptr<const capture::CapturePlan> plan_ NEVE_GUARDED_BY(mutex_);
+  std::shared_ptr<const capture::CapturePlan> file_plan_ NEVE_GUARDED_BY(mutex_);
   std::shared_ptr<const DevicePlans> device_plans_ NEVE_GUARDED_BY(mutex_);
 };
 

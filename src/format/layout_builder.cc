@@ -14,6 +14,7 @@
 #include "format/json_text.h"
 #include "format/layout.h"
 #include "format/name_order.h"
+#include "format/own_digests.h"
 #include "format/tree_walk.h"
 
 namespace neve::format {
@@ -128,7 +129,7 @@ class LayoutBuilder {
     if (capacities_.values_bytes > kHeaderBytesMax) return HeaderTooLarge(capacities_.values_bytes);
     std::vector<std::string_view> keys;
     for (const auto& [key, value] : structure_->metadata) {
-      if (key.starts_with("neve.")) return Invalid(absl::StrFormat("the metadata key %s is reserved", Quoted(key)));
+      if (key.starts_with("neve.") && key != kDigestsKey) return Invalid(absl::StrFormat("the metadata key %s is reserved", Quoted(key)));
       if (!codec::IsValidUtf8(key) || !codec::IsValidUtf8(value)) {
         return Invalid(absl::StrFormat("the metadata of key %s is not valid UTF-8", Quoted(key)));
       }

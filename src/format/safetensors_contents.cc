@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "format/layout.h"
+#include "format/own_digests.h"
+#include "format/verified_contents.h"
 
 namespace neve::format {
 namespace {
@@ -32,7 +35,10 @@ class SafetensorsContents final : public Contents {
   static absl::StatusOr<std::unique_ptr<Contents>> Open(os::File file, const ContentsOptions& options) {
     auto contents = std::make_unique<SafetensorsContents>(std::move(file));
     if (const absl::Status status = contents->Load(options); !status.ok()) return Named(status, contents->file_.path);
-    return contents;
+    std::optional<OwnDigests> own = std::move(contents->own_);
+    if (!own.has_value()) return contents;
+    absl::StatusOr<std::unique_ptr<Contents>> verified = Verified(std::move(contents), std::move(own->record));
+    return verified;
   }
   explicit SafetensorsContents(os::File file) : file_(std::move(file)), files_{file_.path} {}
 
@@ -67,7 +73,7 @@ class SafetensorsContents final : public Contents {
     return os::ReadAt(file_, offset - header_text_.size() + data_offset_, target);
   }
 
-  // The format has no checksum, and its rules are all about the header, which was checked to open it: what is left is whether
+  // The format itself has no checksum, and its rules are all about the header, which was checked to open it: what is left is whether
   // the bytes can be read.
   absl::Status Check(const std::function<void(uint64_t)>& progress, std::vector<ContentsProblem>* problems) const override {
     constexpr uint64_t kPieceBytes = 4u << 20;
@@ -93,7 +99,13 @@ class SafetensorsContents final : public Contents {
     NEVE_ASSIGN_OR_RETURN(header_text_, ReadHead(file_, file_bytes));
     data_offset_ = header_text_.size();
     NEVE_ASSIGN_OR_RETURN(header_, ParseImageHeader(header_text_, file_bytes, {.lenient = options.lenient, .notes = &notes_}));
-    if (!notes_.empty()) NEVE_RETURN_IF_ERROR(Tidy());
+    if (notes_.empty()) {
+      NEVE_ASSIGN_OR_RETURN(own_, ReadOwnDigests(header_text_, file_bytes));
+      // All of the header is read from here, as it was when its digests were made.
+      if (own_.has_value()) own_->Mask(0, std::as_writable_bytes(std::span(header_text_)));
+    } else {
+      NEVE_RETURN_IF_ERROR(Tidy());
+    }
     NEVE_ASSIGN_OR_RETURN(tensors_, LogicalTensors(header_));
     return absl::OkStatus();
   }
@@ -116,6 +128,7 @@ class SafetensorsContents final : public Contents {
   ImageHeader header_;
   std::vector<LogicalTensor> tensors_;
   std::vector<std::string> notes_;
+  std::optional<OwnDigests> own_;
 };
 
 }  // namespace

@@ -613,7 +613,8 @@ TEST_F(EngineTest, SingleFilesAreReplacedWholeOrNotAtAll) {
   ASSERT_TRUE((*ticket)->Wait("done", 60).ok());
   auto image = OpenImageFile(path);
   ASSERT_TRUE(image.ok()) << image.status();
-  EXPECT_FALSE((*image)->has_digests());
+  EXPECT_TRUE((*image)->has_digests());
+  EXPECT_TRUE((*image)->VerifyAll().ok());
   ASSERT_TRUE(ReadAll(**image, state).ok());
   EXPECT_TRUE(state.Holds(2));
   EXPECT_TRUE(absl::IsNotFound(SaveFile(folder_ + "/no/w.safetensors", state.state, state.addresses, "", {})));

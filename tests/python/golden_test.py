@@ -17,6 +17,8 @@ import neve
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.name for path in GOLDEN.glob("format-*"))
+FILES = sorted(GOLDEN.glob("format-*/*.safetensors"))
+NEWEST = GOLDEN / "format-1" / "state.digests.safetensors"
 
 
 def _states():
@@ -43,9 +45,9 @@ def copy(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_golden_file_gives_its_state_back(version):
-    assert_same(neve.load(GOLDEN / version / "state.safetensors"), single_state())
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_golden_file_gives_its_state_back(path):
+    assert_same(neve.load(path), single_state())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -58,24 +60,24 @@ def test_a_golden_step_gives_its_state_and_tags_back(version, copy, job):
     assert save.tags == {"loss": 0.25, "phase": "warm-up", "best": True} and save.complete
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_golden_files_verify_and_open_with_plain_tools(version):
-    subprocess.run([COMMAND, "verify", str(GOLDEN / version / "golden")], check=True, capture_output=True)
-    subprocess.run([COMMAND, "verify", str(GOLDEN / version / "state.safetensors")], check=True, capture_output=True)
-    told = subprocess.run([COMMAND, "inspect", "--json", str(GOLDEN / version / "state.safetensors")], check=True,
-                          capture_output=True)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_golden_files_verify_and_open_with_plain_tools(path):
+    subprocess.run([COMMAND, "verify", str(path.parent / "golden")], check=True, capture_output=True)
+    verified = subprocess.run([COMMAND, "verify", str(path)], check=True, capture_output=True)
+    assert (b"no digests of its own" in verified.stderr) == (path.name == "state.safetensors")   # of before there were any
+    told = subprocess.run([COMMAND, "inspect", "--json", str(path)], check=True, capture_output=True)
     assert {"layer.weight", "tied", "window"} <= {tensor["name"] for tensor in json.loads(told.stdout)["tensors"]}
-    with safetensors.safe_open(GOLDEN / version / "state.safetensors", "pt") as plain:
+    with safetensors.safe_open(path, "pt") as plain:
         assert plain.get_tensor("scalar") == 7 and (plain.get_tensor("layer.weight") == STATES.tensors()["layer"]["weight"]).all()
-    data = (GOLDEN / version / "state.safetensors").read_bytes()
+    data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
-    assert (8 + length) % 4096 == 0 and json.loads(data[8:8 + length])["__metadata__"]["neve.format"] == version[7:]
+    assert (8 + length) % 4096 == 0 and json.loads(data[8:8 + length])["__metadata__"]["neve.format"] == path.parent.name[7:]
 
 
 def test_the_present_writer_writes_the_newest_golden_file_byte_for_byte(tmp_path):
     """What changes here is a change of the format: freeze new golden files under a new number, and keep reading the old ones."""
     neve.save(single_state(), tmp_path / "state.safetensors")
-    ours, golden = ((folder / "state.safetensors").read_bytes() for folder in (tmp_path, GOLDEN / VERSIONS[-1]))
+    ours, golden = (tmp_path / "state.safetensors").read_bytes(), NEWEST.read_bytes()
     assert len(ours) == len(golden)
     differs = next((at for at, (a, b) in enumerate(zip(ours, golden)) if a != b), None)
     assert hashlib.sha256(ours).digest() == hashlib.sha256(golden).digest(), f"first different byte at {differs}"
