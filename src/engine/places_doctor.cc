@@ -11,9 +11,11 @@
 
 #include "absl/strings/str_format.h"
 #include "base/codec/digest.h"
+#include "base/codec/hmac.h"
 #include "base/os/random.h"
 #include "base/os/syscalls.h"
 #include "base/sync/crew.h"
+#include "base/sync/sockets.h"
 #include "device/device.h"
 #include "neve/places.h"
 #include "ring/ring.h"
@@ -91,6 +93,19 @@ DoctorCheck CheckMemlock() {
   if (!check.ok) {
     check.advice = "io_uring and NICs cannot register large buffers and work without; raise it: ulimit -l unlimited, or "
                    "LimitMEMLOCK=infinity in the service";
+  }
+  return check;
+}
+
+DoctorCheck CheckControl() {
+  DoctorCheck check{"control"};
+  const absl::Status status = codec::HmacAvailable();
+  check.ok = status.ok();
+  if (check.ok) {
+    check.found = "libcrypto is there; other hosts reach this one at " + sync::PrimaryAddress();
+  } else {
+    check.found = std::string(status.message());
+    check.advice = "ranks on several hosts cannot tell each other what they have saved; install OpenSSL's libraries (libssl3)";
   }
   return check;
 }
@@ -207,6 +222,7 @@ std::vector<DoctorCheck> Doctor() {
   checks.push_back(CheckDirect(here));
   checks.push_back(CheckMemlock());
   checks.push_back(CheckHugePages());
+  checks.push_back(CheckControl());
   checks.push_back(CheckSharedMemory());
   checks.push_back(CheckBudget());
   checks.push_back(CheckCpu());

@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<ControlNode>> ControlNode::Listen(const std::stri
   options.unsent_max = 16 * Control::kMessageBytesMax;
   options.connections_max = Control::kUnprovenMax + 256;
   NEVE_ASSIGN_OR_RETURN(node->sockets_, sync::Sockets::Create(options, node->Events()));
+  NEVE_RETURN_IF_ERROR(node->sockets_->Start());
   return node;
 }
 

@@ -316,8 +316,17 @@ absl::Status Exchange::TimedOut(sync::Nanos now) {
   } else {
     std::vector<uint32_t> missing;
     constexpr uint32_t kAsked = 4096;
-    for (uint32_t rank = 1; rank < std::min(self_.world, kAsked); ++rank) {
-      if (rank != self_.rank && !Read(NameOf(std::to_string(rank))).has_value()) missing.push_back(rank);
+    constexpr int kFailuresMax = 3;   // each may have waited for a place that has gone
+    int failures = 0;
+    for (uint32_t rank = 1; rank < std::min(self_.world, kAsked) && failures < kFailuresMax; ++rank) {
+      if (rank == self_.rank) continue;
+      const absl::StatusOr<std::optional<std::string>> there = store_.Get(NameOf(std::to_string(rank)));
+      if (!there.ok()) {
+        last_error_ = there.status();
+        ++failures;
+      } else if (!there->has_value()) {
+        missing.push_back(rank);
+      }
     }
     who = absl::StrFormat("the answer of rank 0 (%s)", first_who_);
     if (!others_answer_.empty()) who += absl::StrFormat(", of which there is: %s", others_answer_);

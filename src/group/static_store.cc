@@ -69,7 +69,7 @@ class Holder : public Store {
     events.closed = [this](sync::Sockets::Id id, const std::string&) { Forget(id); };
     events.woken = [this] { DropLate(); };
     NEVE_ASSIGN_OR_RETURN(sockets_, sync::Sockets::Create(options, events));
-    return absl::OkStatus();
+    return sockets_->Start();
   }
 
   std::string place() const override { return "static:" + place_; }
@@ -230,7 +230,7 @@ class Asker : public Store {
     events.closed = [this](sync::Sockets::Id id, const std::string& why) { Lost(id, why); };
     events.woken = [] {};
     NEVE_ASSIGN_OR_RETURN(sockets_, sync::Sockets::Create(options, events));
-    return absl::OkStatus();
+    return sockets_->Start();
   }
 
   std::string place() const override { return "static:" + place_; }

@@ -69,6 +69,7 @@ class Seen {
 std::unique_ptr<Sockets> Open(Seen& seen, Sockets::Options options = {.listen = "127.0.0.1:0"}) {
   auto sockets = Sockets::Create(std::move(options), seen.Events());
   EXPECT_TRUE(sockets.ok()) << sockets.status();
+  EXPECT_EQ((*sockets)->Start(), absl::OkStatus());
   return *std::move(sockets);
 }
 

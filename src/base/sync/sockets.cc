@@ -91,12 +91,15 @@ class RealSockets final : public Sockets {
     Stop(0);
   }
 
-  absl::Status Start() {
+  absl::Status Open() {
     epoll_ = Take(::epoll_create1(EPOLL_CLOEXEC));
     wake_ = Take(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!epoll_.valid() || !wake_.valid()) return ErrnoStatus(errno, "no descriptor for connections");
     Watch(wake_.get(), kWakeId, EPOLLIN);
-    if (!options_.listen.empty()) NEVE_RETURN_IF_ERROR(Listen());
+    return options_.listen.empty() ? absl::OkStatus() : Listen();
+  }
+
+  absl::Status Start() override {
     MutexLock lock(stop_mutex_);
     joined_ = !os::StartThread(&RealSockets::Main, this, &thread_);
     return joined_ ? Unavailable("no thread could be started for connections", EAGAIN) : absl::OkStatus();
@@ -405,7 +408,7 @@ class RealSockets final : public Sockets {
 
 absl::StatusOr<std::unique_ptr<Sockets>> Sockets::Create(Options options, Events events) {
   auto sockets = std::make_unique<RealSockets>(std::move(options), std::move(events));
-  NEVE_RETURN_IF_ERROR(sockets->Start());
+  NEVE_RETURN_IF_ERROR(sockets->Open());
   return std::unique_ptr<Sockets>(std::move(sockets));
 }
 

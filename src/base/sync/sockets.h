@@ -40,9 +40,11 @@ class Sockets {
     std::function<void(Id, const std::string& why)> closed;
     std::function<void()> woken;             // at the time of WakeAt, and after Wake
   };
-  // Unavailable: the address cannot be listened at (taken, not of this host), or no thread, or no descriptor.
+  // Takes the port. Unavailable: the address cannot be listened at (taken, not of this host), or no descriptor.
   static absl::StatusOr<std::unique_ptr<Sockets>> Create(Options options, Events events);
   virtual ~Sockets() = default;              // Stop(0)
+  // Once: events come from here on, when the owner has this object at hand. Unavailable: no thread.
+  virtual absl::Status Start() = 0;
 
   virtual const std::string& place() const = 0;               // where it listens, "127.0.0.1:4242" or "[::1]:4242"
   virtual Id Connect(const std::string& place) = 0;           // then `connected` or `closed`
