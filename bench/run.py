@@ -25,6 +25,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
     import rows_dcp
     import rows_device
     import rows_file
+    import rows_files
     import rows_memory
     import rows_reshard
     import rows_step
@@ -43,6 +44,10 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("torch_save",): functools.partial(rows_torch.save, folder),
         ("torch_load",): functools.partial(rows_torch.load, folder),
         ("torch_async_block",): functools.partial(rows_torch.async_block, folder),
+        ("torch_open_one",): functools.partial(rows_files.open_one, folder),
+        ("verify",): functools.partial(rows_files.verify, folder),
+        ("convert",): functools.partial(rows_files.convert, folder),
+        ("safetensors_load",): functools.partial(rows_files.load, folder),
         ("dcp_load",): functools.partial(rows_dcp.load, folder),
         ("torch_tiny_save", "torch_tiny_load"): functools.partial(rows_torch.tiny, folder),
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
