@@ -3,6 +3,9 @@
 What has no form as an image is handed to `torch.load` of the same file, after its checksums were checked: objects that only
 their own classes can bring back (with weights_only=False), what torch's restricted loader allows and the engine does not know
 (quantized tensors, classes of ``torch.serialization.add_safe_globals``), lazy mapping, and map_location as a function.
+
+Mapping is a wish about how to read: torch maps whatever bytes stand where a record lies, compressed or not, so it is asked to only
+for an archive that the engine could read and whose records are all stored; any other file is read as without the wish.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import pickle
 import shutil
 import struct
+import zipfile
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import _tensors
@@ -38,8 +42,8 @@ def load(path: str, map_location: Any, weights_only: bool, mmap: Any, arguments:
     """The content of any file, or of a sharded or DCP folder. arguments: what else torch.load takes (pickle_module, encoding)."""
     head = _first_bytes(path)
     if os.path.isdir(path):
-        return _load_folder(path, map_location, weights_only, mmap)
-    by_torch = _TorchLoad(path, map_location, weights_only, mmap, arguments)
+        return _load_folder(path, map_location, weights_only)
+    by_torch = _TorchLoad(path, map_location, weights_only, arguments)
     try:
         image = interruptible(lambda: Image.open(path))
     except Unsupported as error:
@@ -49,10 +53,12 @@ def load(path: str, map_location: Any, weights_only: bool, mmap: Any, arguments:
     try:
         if is_image(head):
             return Restoration(image, path, None, map_location, weights_only).fresh()
+        if mmap and can_be_mapped(path):
+            with contextlib.suppress(Exception):   # reading without the wish says what is wrong, as an error of neve
+                return by_torch.mapped()
         opaque = _opaque(image.header.root)
         if opaque or image.header.shares_containers or by_torch.is_needed():
-            if not mmap:
-                _check(image)
+            _check(image)
             return by_torch.instead_of(_refused(opaque) if opaque else None)
         try:
             return Restoration(image, path, None, map_location, weights_only).fresh()
@@ -71,9 +77,7 @@ def _first_bytes(path: str) -> bytes:
 
 
 @collector_paused()
-def _load_folder(path: str, map_location: Any, weights_only: bool, mmap: Any) -> Any:
-    if mmap:
-        raise Unsupported(f"{path} is a folder, which cannot be mapped: leave mmap out")
+def _load_folder(path: str, map_location: Any, weights_only: bool) -> Any:
     image = interruptible(lambda: Image.open(path))
     try:
         opaque = _opaque(image.header.root)
@@ -84,18 +88,38 @@ def _load_folder(path: str, map_location: Any, weights_only: bool, mmap: Any) ->
         image.close()
 
 
+def can_be_mapped(path: Any) -> bool:
+    """Whether a file is a zip archive of stored records below one folder, whose bytes are those of the storages."""
+    try:
+        with zipfile.ZipFile(os.fsdecode(path)) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, OSError, NotImplementedError, RuntimeError, struct.error):
+        return False   # reading it says what is wrong
+    names = {record.filename for record in records}
+    root = records[0].filename.split("/", 1)[0] + "/" if records else ""
+    return len(names) == len(records) and root + "data.pkl" in names and min(record.header_offset for record in records) == 0 and all(
+        record.filename.startswith(root) and record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
+        and not record.flag_bits & 1 for record in records)
+
+
 class _TorchLoad:
     """torch.load of the same file."""
 
-    def __init__(self, path: str, map_location: Any, weights_only: bool, mmap: Any, arguments: Dict[str, Any]) -> None:
+    def __init__(self, path: str, map_location: Any, weights_only: bool, arguments: Dict[str, Any]) -> None:
         self._path, self._map_location, self._weights_only = path, map_location, weights_only
-        self._mmap, self._arguments = mmap, arguments
+        self._arguments = {**arguments, **_unmapped()}
+        self._asks_more = bool(arguments)
 
     def is_needed(self) -> bool:
         """Whether the caller asks for what only torch can do."""
         where = self._map_location
-        return bool(self._mmap or self._arguments or str(where) == "meta"
+        return bool(self._asks_more or str(where) == "meta"
                     or callable(where) and not isinstance(where, (str, bytes, dict)))
+
+    def mapped(self) -> Any:
+        """Loads by torch with the file's storages mapped."""
+        return original("load")(self._path, map_location=self._map_location, weights_only=self._weights_only,
+                                **{**self._arguments, "mmap": True})
 
     def instead_of(self, error: Optional[Error]) -> Any:
         """Loads by torch; raises `error` where torch cannot either."""
@@ -103,9 +127,8 @@ class _TorchLoad:
             torch_load = original("load")
         except UnsupportedOnLoad:
             raise error or Unsupported(f"{self._path}: torch is not there to load this") from None
-        options = {**self._arguments, **({"mmap": self._mmap} if self._mmap is not None else {})}
         try:
-            return torch_load(self._path, map_location=self._map_location, weights_only=self._weights_only, **options)
+            return torch_load(self._path, map_location=self._map_location, weights_only=self._weights_only, **self._arguments)
         except Exception as found:   # whatever the classes of the file raise
             if error is not None and (self._weights_only or isinstance(found, pickle.UnpicklingError)):
                 raise error from found
@@ -162,7 +185,7 @@ def load_file_object(f: Any, map_location: Any, weights_only: bool, mmap: Any, a
     head, position = _head(f)
     if not head.startswith(_ZIP) and not is_image(head) and head[_TAR_AT:] != _TAR:
         # Torch's old stream says by itself where it ends, so that several may follow each other.
-        return original("load")(f, map_location=map_location, weights_only=weights_only, **arguments)
+        return original("load")(f, map_location=map_location, weights_only=weights_only, **{**arguments, **_unmapped()})
     with _spooled(f) as (path, size):
         try:
             loaded = load(path, map_location, weights_only, None, arguments)
@@ -222,6 +245,11 @@ def _end_of_first_archive(file: Any) -> int:
         if file.read(4) != _ZIP:
             return size
         end = first
+
+
+def _unmapped() -> Dict[str, Any]:
+    """What tells torch to map nothing, also where its configuration says to."""
+    return {"mmap": False} if default_mmap() else {}
 
 
 def default_mmap() -> bool:

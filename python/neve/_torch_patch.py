@@ -11,9 +11,9 @@ import stat
 import sys
 import types
 import zipfile
-from typing import Any, List
+from typing import Any, Dict, List
 
-from . import _tensors, _torch_original
+from . import _tensors, _torch_load, _torch_original
 from ._torch_original import notice_once, original
 from .errors import Error, Unsupported, UnsupportedOnLoad
 
@@ -73,7 +73,7 @@ def _load(f: Any, map_location: Any = None, pickle_module: Any = None, *, weight
 
     if any(os.environ.get(name) for name in _FORCED):
         notice_once(f"torch.load is torch's own while {' or '.join(_FORCED)} is set")
-        return original("load")(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **pickle_load_args)
+        return _load_by_torch(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)
     arguments = dict(pickle_load_args)
     if pickle_module is not None:
         arguments["pickle_module"] = pickle_module
@@ -83,7 +83,15 @@ def _load(f: Any, map_location: Any = None, pickle_module: Any = None, *, weight
         raise
     except Unsupported as error:
         notice_once(f"torch.load is torch's own for what neve cannot load: {error}")
-        return original("load")(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **pickle_load_args)
+        return _load_by_torch(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)
+
+
+def _load_by_torch(f: Any, map_location: Any, pickle_module: Any, weights_only: Any, mmap: Any, arguments: Dict[str, Any]) -> Any:
+    """torch.load itself, but that it maps no file whose records are compressed: what it would give then is no values."""
+    asked = _torch_load.default_mmap() if mmap is None else mmap
+    if asked and isinstance(f, (str, bytes, os.PathLike)) and not _torch_load.can_be_mapped(f):
+        mmap = False
+    return original("load")(f, map_location, pickle_module, weights_only=weights_only, mmap=mmap, **arguments)
 
 
 def run(arguments: List[str]) -> int:

@@ -65,9 +65,10 @@ def load(f: FileArgument, map_location: Any = None, weights_only: Optional[bool]
     are checked; a ``.safetensors`` file that neve did not write has none.
 
     f: a path, or a binary file object, which is read from its position. A file that neve wrote comes back as it was saved, one
-    of torch as ``torch.load`` gives it, a plain safetensors file as a dict of tensors. map_location and mmap are as for
-    ``torch.load``. weights_only: False also loads objects that only their classes can bring back, which can run code; what
-    torch's restricted loader would refuse is :class:`neve.UnsupportedOnLoad` otherwise.
+    of torch as ``torch.load`` gives it, a plain safetensors file as a dict of tensors. map_location is as for ``torch.load``.
+    mmap: True maps a file of torch whose records are stored; any other is read as without it. weights_only: False also loads
+    objects that only their classes can bring back, which can run code; what torch's restricted loader would refuse is
+    :class:`neve.UnsupportedOnLoad` otherwise.
     """
     pickle_module = pickle_load_args.pop("pickle_module", None)
     if weights_only is None:

@@ -205,6 +205,98 @@ def test_mmap_is_lazy(tmp_path):
     assert back["w"][77] == 77 and str(tmp_path / "x.pt") in open("/proc/self/maps").read()
 
 
+def zipped_again(source, path, compression=zipfile.ZIP_STORED, rename=lambda name: name, first=()):
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w", compression) as other:
+        for name in first:
+            other.writestr(name, b"x")
+        for name in archive.namelist():
+            other.writestr(rename(name), archive.read(name))
+    return path
+
+
+def unmapped(path):
+    return str(path) not in open("/proc/self/maps").read()
+
+
+def test_PT_24_what_is_compressed_is_not_mapped(tmp_path):
+    state = {"w": torch.arange(100_000.0), "n": [torch.ones(3), 5]}
+    torch.save(state, tmp_path / "q.pt")
+    path = zipped_again(tmp_path / "q.pt", tmp_path / "d.pt", zipfile.ZIP_DEFLATED)
+    found = neve.load(path, mmap=True)
+    assert_same(found, state)
+    assert unmapped(path)
+    assert neve.load(path, mmap=True, map_location="meta")["w"].is_meta
+    assert_same(neve.load(path, mmap=True, map_location=lambda storage, tag: storage), state)
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with torch.utils.serialization.config.patch("load.mmap", True):
+        for f in (path, tmp_path / "q.pt"):
+            assert_same(neve.load(f, map_location=lambda storage, tag: storage), state)
+            assert_same(neve.load(io.BytesIO(f.read_bytes()), map_location=lambda storage, tag: storage), state)
+        assert_same(neve.load(io.BytesIO((tmp_path / "old.pt").read_bytes())), state)
+
+
+def test_PT_24_one_compressed_record_is_enough(tmp_path):
+    state = {"w": torch.arange(1000.0), "v": torch.ones(1000)}
+    torch.save(state, tmp_path / "q.pt")
+    with zipfile.ZipFile(tmp_path / "q.pt") as archive, zipfile.ZipFile(tmp_path / "d.pt", "w") as other:
+        for name in archive.namelist():
+            other.writestr(name, archive.read(name), zipfile.ZIP_DEFLATED if name.endswith("data/1") else zipfile.ZIP_STORED)
+    assert_same(neve.load(tmp_path / "d.pt", mmap=True), state)
+
+
+def test_PT_24_the_patched_load_does_not_map_it_either(tmp_path):
+    passes("""
+        import os, neve, torch, zipfile
+        folder = os.environ["FOLDER"]
+        state = {"w": torch.arange(1000.0)}
+        torch.save(state, folder + "/q.pt")
+        with zipfile.ZipFile(folder + "/q.pt") as a, zipfile.ZipFile(folder + "/d.pt", "w", zipfile.ZIP_DEFLATED) as b:
+            for name in a.namelist():
+                b.writestr(name, a.read(name))
+        neve.patch_torch()
+        assert torch.equal(torch.load(folder + "/d.pt", mmap=True)["w"], state["w"])
+        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+        assert torch.equal(torch.load(folder + "/d.pt", mmap=True)["w"], state["w"])
+        assert torch.equal(torch.load(folder + "/q.pt", mmap=True)["w"], state["w"])
+    """, tmp_path)
+
+
+def test_what_cannot_be_mapped_is_read_as_without_it(tmp_path):
+    import numpy
+
+    state = {"w": torch.arange(1000.0), "n": [torch.ones(3), 5]}
+    torch.save(state, tmp_path / "q.pt")
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    zipped_again(tmp_path / "q.pt", tmp_path / "no_root.pt", rename=lambda name: name.split("/", 1)[1])
+    zipped_again(tmp_path / "q.pt", tmp_path / "mac.pt", first=["__MACOSX/._q"])
+    neve.save(state, tmp_path / "s.safetensors")
+    for name in ("old.pt", "no_root.pt", "mac.pt", "s.safetensors"):
+        assert_same(neve.load(tmp_path / name, mmap=True), state)
+    numpy.savez(tmp_path / "a.npz", x=numpy.arange(3))
+    assert neve.load(tmp_path / "a.npz", mmap=True)["x"].tolist() == [0, 1, 2]
+
+
+def test_what_is_damaged_raises_the_same_with_and_without_mapping(tmp_path):
+    torch.save({"w": torch.arange(64.0), "n": [1, "two"]}, tmp_path / "q.pt")
+    data = (tmp_path / "q.pt").read_bytes()
+    path = tmp_path / "x.pt"
+    different = []
+    for place in [*range(0, len(data), 7), *range(len(data) - 600, len(data), 3)]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x81]) + data[place + 1:])
+        try:
+            neve.load(path)
+            continue   # a byte that nothing depends on
+        except neve.Error as error:
+            wanted = type(error)
+        try:
+            neve.load(path, mmap=True)   # checksums of what is mapped are not compared
+            assert wanted is neve.DataLoss, place
+        except neve.Error as error:
+            if type(error) is not wanted:
+                different.append((place, wanted, type(error)))
+    assert not different
+
+
 # ---- Without a change to the script ----
 
 
