@@ -76,6 +76,9 @@ struct EngineOptions {
   double grace_s = 0;                    // > 0: SIGTERM persists the newest captured save within it
   int capture_threads = 0;               // beside the caller; 0: usable cores - 1, at most 8
   GroupOptions group;                    // needed when world > 1
+  // Every rank holds the same state, as with data parallelism: one rank of each host keeps it in RAM, rank 0 writes the durable tiers, and
+  // all restore from the nearest copy. What differs between ranks is rank 0's. The same on all ranks.
+  bool replicated = false;
 };
 
 // ---- State ----

@@ -118,8 +118,10 @@ typedef struct neve_options {
   neve_group_gather_fn group_gather;
   void* group_context;
   double group_timeout_s;      /* how long ranks wait for each other; the error names who did not come */
+  int replicated;              /* != 0: every rank holds the same state: one a host keeps it in RAM, rank 0 writes it to files, and all
+                                * restore from the nearest copy. Stages that a rank has no part in are not due for its tickets */
 } neve_options;
-#define NEVE_OPTIONS_INIT {sizeof(neve_options), NULL, NULL, NULL, 0, 0, 1, 0, -1, 0.0, 0, NULL, NULL, NULL, NULL, NULL, 300.0}
+#define NEVE_OPTIONS_INIT {sizeof(neve_options), NULL, NULL, NULL, 0, 0, 1, 0, -1, 0.0, 0, NULL, NULL, NULL, NULL, NULL, 300.0, 0}
 
 /* Makes nothing on disk or in RAM; the options are copied. With world > 1 every rank calls it, and waits for the others.
  * NEVE_INVALID, NEVE_UNSUPPORTED (a tier that this build lacks), NEVE_TIMEOUT (names the ranks that did not come), NEVE_UNAVAILABLE,

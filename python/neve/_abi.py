@@ -65,6 +65,7 @@ class Options(Sized):
         ("group_gather", c_void_p),
         ("group_context", c_void_p),
         ("group_timeout_s", c_double),
+        ("replicated", c_int),
     ]
     _initial_ = {"world": 1, "incarnation": -1, "group_timeout_s": 300.0}
 

@@ -76,6 +76,9 @@ class Checkpointer:
         ranks, by rank. Every rank opens with the same folder, job and tiers, and restores with the same arguments.
     group_timeout: seconds that ranks wait for each other there; the error names who did not come.
     on_full: when no RAM slot is free, ``"wait"`` for one, ``"skip"`` this save, or ``"replace"`` the oldest waiting one.
+    replicated: every rank holds the same state, as with DistributedDataParallel. Then one rank of each host keeps it in RAM, rank 0 writes
+        it to files, and all ranks restore from the nearest copy. What a rank has no part in is no stage of its tickets; ``"complete"``
+        is, on every rank. What differs between ranks, as generator states do, comes back as rank 0's.
     grace: seconds given to SIGTERM, in which the newest captured save is written out; None installs no handler.
     incarnation: which life of the job this is; default found.
 
@@ -87,8 +90,6 @@ class Checkpointer:
                  job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, on_full: str = "wait",
                  grace: Optional[float] = None, replicated: bool = False, incarnation: Optional[int] = None,
                  group: Optional[Group] = None, group_timeout: float = 300.0) -> None:
-        if replicated:
-            raise Unsupported("replicated= is not in this version: each rank saves its own state")
         if not os.fspath(folder):
             raise Invalid("the job folder's name is empty: give a path, such as 'runs/gpt'")
         if on_full not in _abi.ON_FULL:
@@ -109,7 +110,7 @@ class Checkpointer:
             tiers=(ctypes.c_char_p * len(texts))(*texts) if texts else None,
             tier_count=len(texts), rank=rank, world=world, on_full=_abi.ON_FULL[on_full],
             incarnation=-1 if incarnation is None else incarnation, grace_s=grace or 0.0, group_timeout_s=float(group_timeout),
-            **self._joined.fields)
+            replicated=int(bool(replicated)), **self._joined.fields)
         self._pid = os.getpid()
         self._folder = os.fspath(folder)
         self._engine = ctypes.c_void_p()

@@ -142,7 +142,7 @@ neve_code neve_engine_open(const neve_options* given, neve_engine** engine, neve
   return Guarded(error, [&]() -> absl::Status {
     if (engine == nullptr) return neve::Invalid("no place for the engine");
     *engine = nullptr;
-    NEVE_ASSIGN_OR_RETURN(const neve_options adopted, Adopt(given, sizeof(neve_options), "NEVE_OPTIONS_INIT"));
+    NEVE_ASSIGN_OR_RETURN(const neve_options adopted, Adopt(given, offsetof(neve_options, replicated), "NEVE_OPTIONS_INIT"));
     const neve_options* const options = &adopted;
     if (options->folder == nullptr && options->job == nullptr) return neve::Invalid("the options name no folder");
     if (options->tier_count != 0 && options->tiers == nullptr) return neve::Invalid("tier_count is set and tiers is null");
@@ -160,6 +160,7 @@ neve_code neve_engine_open(const neve_options* given, neve_engine** engine, neve
     if (options->incarnation >= 0) to.incarnation = static_cast<uint32_t>(options->incarnation);
     to.grace_s = options->grace_s;
     to.capture_threads = options->capture_threads;
+    to.replicated = options->replicated != 0;
     NEVE_RETURN_IF_ERROR(ToGroup(*options, &to.group));
     NEVE_ASSIGN_OR_RETURN(std::unique_ptr<neve::Engine> opened, neve::Engine::Open(to));
     *engine = Give(std::make_shared<OpenEngine>(OpenEngine{std::move(opened)}));

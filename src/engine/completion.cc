@@ -17,9 +17,12 @@ constexpr sync::Nanos kFirstLook = 20 * sync::kMillisecond, kLongestPause = sync
 
 }  // namespace
 
-void EngineImpl::WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const std::vector<std::string>& due) {
+void EngineImpl::WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const Due& due) {
   if (options_.world == 1) return;
-  const bool durable = std::any_of(due.begin(), due.end(), [](const std::string& name) { return name != "ram"; });
+  bool durable = false;
+  for (const std::vector<std::string>* names : {&due.own, &due.others}) {
+    durable |= std::any_of(names->begin(), names->end(), [](const std::string& name) { return name != "ram"; });
+  }
   if (!durable && !one_host_ && !watermark_.on()) {
     ticket->NeverCompleted(Unsupported("the ranks are on several hosts, this save is due in RAM only, and there are no control connections "
                                        "(health() says why): whether all have it cannot be told; wait for \"complete\" of a save that is "
@@ -121,16 +124,20 @@ bool EngineImpl::LookOnce() {
       ticket->MissingIs(watermark_.on() ? save->reason + "; told: " + watermark_.WaitsFor("") : save->reason);
       continue;
     }
+    bool anywhere = !replicated();
     for (size_t t = 0; t < names.size(); ++t) {
-      if (save->CompleteIn(static_cast<int>(t))) ticket->Completed(names[t]);
+      // The RAM of this host holds the one image of replicated state whether rank 0 has saved it or not.
+      if (!save->CompleteIn(static_cast<int>(t)) || (replicated() && !one_host_ && listings[t].kind == TierKind::kRam)) continue;
+      ticket->Completed(names[t]);
+      anywhere = true;
     }
-    ticket->Completed("");
+    if (anywhere) ticket->Completed("");
     ticket->MissingIs("not every rank has it in that tier");
   }
   return true;
 }
 
-std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, double deadline_s) {
+std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, uint32_t rank, uint32_t world, double deadline_s) {
   double allowed_s = deadline_s;
   if (deadline_s < 0) {
     for (const auto& durable : durable_) allowed_s = std::max(allowed_s, durable->config.timeout_s);
@@ -138,8 +145,8 @@ std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, double de
   std::vector<int> durable;
   for (size_t t = 0; t < durable_.size(); ++t) durable.push_back(static_cast<int>(t) + (ram_.has_value() ? 1 : 0));
   std::map<uint32_t, bool> lives;   // of this host's ranks
-  const auto alive = [&lives](uint32_t rank) {
-    const auto known = lives.find(rank);
+  const auto alive = [&lives](uint32_t other) {
+    const auto known = lives.find(other);
     return known == lives.end() ? std::nullopt : std::optional(known->second);
   };
   const sync::Nanos begin = sync::MonotonicNow();
@@ -147,12 +154,12 @@ std::optional<SaveId> EngineImpl::WaitUntilWhole(const SaveId& newest, double de
   while (true) {
     if (ToldWhole(newest)) return newest;
     // Before the listing: one that ends after it may have committed in between.
-    for (const auto& [rank, process] : host_ranks_) lives[rank] = os::IsAlive(process);
+    for (const auto& [other, process] : host_ranks_) lives[other] = os::IsAlive(process);
     std::vector<std::string> names;
     const std::vector<catalog::TierListing> listings = ListAll(&names);
     const std::vector<catalog::Save> saves = catalog::GroupSaves(listings);
     const engine::ClosingWait wait =
-        engine::LookWhileClosing(saves, durable, newest, options_.rank, options_.world, allowed_s, alive);
+        engine::LookWhileClosing(saves, durable, newest, rank, world, allowed_s, alive);
     if (wait.whole == newest) return wait.whole;
     if (static_cast<double>(sync::MonotonicNow() - begin) >= wait.patience_s * static_cast<double>(sync::kSecond)) {
       obs::Log(obs::Level::kWarning,

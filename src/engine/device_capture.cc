@@ -96,7 +96,7 @@ void EngineImpl::FinishDeviceSave(const DeviceFlight& flight) {
     const absl::Status annotated = Annotate(status, absl::StrFormat("step %d (save %s), copies from the device",
                                                                     flight.record->key.step, flight.record->key.save.ToString()));
     NoteError(annotated);
-    watermark_.AbandonedEverywhere(flight.record->key.save);
+    AbandonSave(flight.record->key.save);
     flight.ticket->FailRest(annotated);
     FlightEnded();
     return;

@@ -119,8 +119,8 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
     const catalog::RetentionRule rule{durable->config.keep, durable->config.best_tag, durable->config.best_is_max,
                                       durable->config.best_count};
     durable->retention = std::make_unique<node::Retention>(*durable->tier, *engine->executor_, *engine->metrics_, rule,
-                                                           engine->options_.rank, [held = engine->held_] { return held->All(); },
-                                                           engine->options_.world, [self = engine.get(), name = durable->name] {
+                                                           engine->image_rank(), [held = engine->held_] { return held->All(); },
+                                                           engine->image_world(), [self = engine.get(), name = durable->name] {
                                                              return self->watermark_.Complete(name);
                                                            });
   }
@@ -207,6 +207,7 @@ absl::Status EngineImpl::BeginLife() {
   const bool fixed = given.has_value();
   if (fixed) incarnation = *given;
   for (auto& durable : durable_) {
+    if (!WritesDurable()) break;
     absl::StatusOr<uint32_t> claimed = ClaimLife(*durable->tier, options_.job, uid, incarnation, fixed, claim_);
     if (claimed.ok()) {
       incarnation = *claimed;
@@ -228,7 +229,7 @@ absl::Status EngineImpl::BeginLife() {
   pool.shared = ram_.has_value();
   pool.uid = uid;
   pool.job = options_.job;
-  pool.rank = options_.rank;
+  pool.rank = image_rank();
   pool.prefault_threads = crew_->threads();
   if (ram_.has_value()) {
     pool.slots = ram_->slots;
@@ -246,12 +247,13 @@ absl::Status EngineImpl::BeginLife() {
         registrations->Detach(region);
         for (const auto& tier : tiers) tier->DetachRegion(region);
       });
-  absl::StatusOr<int> adopted = pool_->AdoptDead();
+  // Of ranks that see one RAM folder and hold the same state the one that keeps it there adopts.
+  absl::StatusOr<int> adopted = KeepsImage() ? pool_->AdoptDead() : 0;
   if (!adopted.ok()) {
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=adopt_failed error=\"%s\"", std::string(adopted.status().message())));
   } else if (*adopted > 0) {
     obs::Log(obs::Level::kInfo, absl::StrFormat("event=adopted slots=%d", *adopted));
-    EnqueueAdopted();
+    if (WritesDurable()) EnqueueAdopted();
   }
   ready_pool_ = pool_.get();
   // Leftovers of dead lives, off the step path; what belongs to a live process or to others is left alone.
@@ -275,24 +277,29 @@ absl::Status EngineImpl::BeginLife() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> EngineImpl::DueTiers(const SaveRequest& request) const {
-  std::vector<std::string> due;
-  due.reserve(1 + durable_.size());
-  const auto is_due = [&](const std::string& name, uint64_t every) {
-    if (request.to.empty()) return request.step % every == 0;
-    return std::find(request.to.begin(), request.to.end(), name) != request.to.end();
+absl::StatusOr<EngineImpl::Due> EngineImpl::DueTiers(const SaveRequest& request) const {
+  Due due;
+  due.own.reserve(1 + durable_.size());
+  const auto take = [&](const std::string& name, uint64_t every, bool own) {
+    const bool is_due = request.to.empty() ? request.step % every == 0
+                                           : std::find(request.to.begin(), request.to.end(), name) != request.to.end();
+    if (is_due) (own ? due.own : due.others).push_back(name);
   };
-  if (ram_.has_value() && is_due("ram", ram_->every)) due.push_back("ram");
-  for (const auto& durable : durable_) {
-    if (is_due(durable->name, durable->config.every)) due.push_back(durable->name);
-  }
+  if (ram_.has_value()) take("ram", ram_->every, KeepsRam());
+  for (const auto& durable : durable_) take(durable->name, durable->config.every, WritesDurable());
   for (const std::string& name : request.to) {
-    if (std::find(due.begin(), due.end(), name) != due.end()) continue;
+    const bool known = (name == "ram" && ram_.has_value()) ||
+                       std::any_of(durable_.begin(), durable_.end(), [&](const auto& durable) { return durable->name == name; });
+    if (known) continue;
     std::string list = ram_.has_value() ? "ram" : "";
     for (const auto& durable : durable_) list += (list.empty() ? "" : ", ") + durable->name;
     return Invalid(absl::StrFormat("to=\"%s\": no such tier here; there are %s", name, list));
   }
   return due;
+}
+
+std::shared_ptr<TicketImpl> EngineImpl::NewTicket(uint64_t step, const SaveId& save, const Due& due) const {
+  return std::make_shared<TicketImpl>(step, save, due.own, options_.world, due.others);
 }
 
 format::CommitRecord EngineImpl::RecordOf(const SaveRequest& request, const format::Layout& layout, SaveId save) const {
@@ -303,13 +310,14 @@ format::CommitRecord EngineImpl::RecordOf(const SaveRequest& request, const form
     sync::MutexLock lock(self->uid_mutex_);
     record.uid = uid_;
   }
-  record.key = ImageKey{save, request.step, options_.rank, options_.world};
+  record.key = ImageKey{save, request.step, image_rank(), image_world()};
   record.time = executor_->WallSeconds();
   record.tags = request.tags;
   record.layout_id = layout.id();
   record.image_bytes = layout.image_bytes();
   record.header_bytes = layout.header_bytes();
   record.provenance = {{"neve", std::string(Version())}, {"host", os::HostName()}};
+  if (replicated()) record.provenance["replicated"] = std::to_string(options_.world);
   return record;
 }
 
@@ -325,6 +333,7 @@ absl::Status EngineImpl::Prepare(const std::shared_ptr<State>& state, std::span<
     NEVE_RETURN_IF_ERROR(OpenLanes(state->devices()));
     pool = pool_.get();
   }
+  if (!KeepsImage()) return absl::OkStatus();
   return pool->Fill(plan->layout().image_bytes());
 }
 
@@ -345,13 +354,13 @@ bool EngineImpl::ReplaceOldest() {
 }
 
 absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request, uint64_t image_bytes,
-                                                      std::shared_ptr<Ticket>* skipped, const std::vector<std::string>& due) {
+                                                      std::shared_ptr<Ticket>* skipped, const Due& due) {
   NEVE_ASSIGN_OR_RETURN(node::Entry * entry, pool_->TryAcquire(image_bytes));
   if (entry != nullptr) return entry;
   // Never two in a row: after a skip the next save waits.
   if (options_.on_full == OnFull::kSkip && !last_skipped_) {
-    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
-    watermark_.AbandonedEverywhere(ticket->save_id());
+    auto ticket = NewTicket(request.step, SaveId{incarnation_, sequence_++}, due);
+    AbandonSave(ticket->save_id());
     ticket->SkipAll(Exhausted(absl::StrFormat("step %d was skipped: no RAM slot was free (on_full=skip)", request.step)));
     metrics_->Add(obs::Metric::kSavesSkipped);
     last_skipped_ = true;
@@ -383,7 +392,7 @@ absl::StatusOr<node::Entry*> EngineImpl::AcquireEntry(const SaveRequest& request
 
 void EngineImpl::CountSave() {
   sync::MutexLock lock(save_mutex_);
-  if (options_.world > 1) watermark_.AbandonedEverywhere({agreed_incarnation_.value_or(0), sequence_++});
+  if (options_.world > 1) AbandonSave({agreed_incarnation_.value_or(0), sequence_++});
 }
 
 absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::Save(const SaveRequest& request) {
@@ -400,10 +409,10 @@ void EngineImpl::CountFailed(uint64_t step, const absl::Status& why) {
   NoteError(why);
 }
 
-std::shared_ptr<Ticket> EngineImpl::FailedSave(const SaveRequest& request, const std::vector<std::string>& due, absl::Status why) {
-  auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
+std::shared_ptr<Ticket> EngineImpl::FailedSave(const SaveRequest& request, const Due& due, absl::Status why) {
+  auto ticket = NewTicket(request.step, SaveId{incarnation_, sequence_++}, due);
   CountFailed(request.step, why);
-  watermark_.AbandonedEverywhere(ticket->save_id());
+  AbandonSave(ticket->save_id());
   ticket->FailRest(std::move(why));
   return ticket;
 }
@@ -412,25 +421,31 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   if (request.state == nullptr) return Invalid("a save needs a state");
   if (request.step >= kStepLimit) return Invalid(absl::StrFormat("step %d: want 0 <= step < 10^12", request.step));
   NEVE_RETURN_IF_ERROR(request.state->Check(request.addresses, request.values, request.blobs));
-  NEVE_ASSIGN_OR_RETURN(std::vector<std::string> due, DueTiers(request));
+  NEVE_ASSIGN_OR_RETURN(const Due due, DueTiers(request));
   std::vector<uint64_t> blob_bytes;
   for (std::string_view blob : request.blobs) blob_bytes.push_back(blob.size());
-  NEVE_ASSIGN_OR_RETURN(const auto plan, request.state->PlanFor(request.addresses, request.values.size(), blob_bytes));
-  const format::Layout& layout = plan->layout();
+  std::shared_ptr<const capture::CapturePlan> plan;  // null: another rank saves this state
+  if (KeepsImage()) {
+    NEVE_ASSIGN_OR_RETURN(plan, request.state->PlanFor(request.addresses, request.values.size(), blob_bytes));
+  }
   std::shared_ptr<const DevicePlans> device_plans;   // null: all in host memory
-  if (!request.state->devices().empty()) {
+  if (plan != nullptr && !request.state->devices().empty()) {
     NEVE_ASSIGN_OR_RETURN(device_plans, request.state->DevicePlansFor(plan->shared_layout(), request.fenced));
   }
 
   sync::MutexLock lock(save_mutex_);
+  NEVE_RETURN_IF_ERROR(CheckReplicable(request.state));
   metrics_->Add(obs::Metric::kSavesStarted);
   if (absl::Status begun = BeginLife(); !begun.ok()) return FailedSave(request, due, std::move(begun));
-  if (due.empty()) {
-    // By its cadence no tier takes this step: nothing to do, and nothing failed.
-    auto ticket = std::make_shared<TicketImpl>(request.step, SaveId{incarnation_, sequence_++}, due, options_.world);
+  if (due.own.empty()) {
+    // By its cadence no tier takes this step, or another rank does it all: nothing to do, and nothing failed.
+    auto ticket = NewTicket(request.step, SaveId{incarnation_, sequence_++}, due);
+    CommitOthers(ticket->save_id(), due);
+    if (!due.empty()) WatchCompletion(ticket, due);
     ticket->Reached("captured");
     return std::static_pointer_cast<Ticket>(ticket);
   }
+  const format::Layout& layout = plan->layout();
   std::shared_ptr<capture::DeviceSave> copies;
   if (device_plans != nullptr) {
     absl::StatusOr<std::shared_ptr<capture::DeviceSave>> begun = BeginDeviceSave(*device_plans, request);
@@ -444,7 +459,8 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   if (!entry.ok() && absl::IsDeadlineExceeded(entry.status())) return entry.status();
   last_skipped_ = false;
   const SaveId save{incarnation_, sequence_++};
-  auto ticket = std::make_shared<TicketImpl>(request.step, save, due, options_.world);
+  auto ticket = NewTicket(request.step, save, due);
+  CommitOthers(save, due);
   WatchCompletion(ticket, due);
   auto record = std::make_shared<format::CommitRecord>(RecordOf(request, layout, save));
   for (const auto& durable : durable_) durable->retention->NoteTags(save, request.tags);
@@ -454,9 +470,9 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   }
   const capture::CaptureInput input{request.addresses, request.values, request.blobs};
   if (!entry.ok()) {
-    if (due == std::vector<std::string>{"ram"} || copies != nullptr) {   // nowhere else to go
+    if (due.own == std::vector<std::string>{"ram"} || copies != nullptr) {   // nowhere else to go
       CountFailed(request.step, entry.status());
-      watermark_.AbandonedEverywhere(save);
+      AbandonSave(save);
       ticket->FailRest(entry.status());
       return std::static_pointer_cast<Ticket>(ticket);
     }
@@ -476,9 +492,9 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
       NoteError(entry.status());
       ticket->Failed("ram", entry.status());
     }
-    if (absl::Status streamed = StreamToTiers(request, *plan, std::move(*record), due, *ticket); !streamed.ok()) {
+    if (absl::Status streamed = StreamToTiers(request, *plan, std::move(*record), due.own, *ticket); !streamed.ok()) {
       CountFailed(request.step, streamed);
-      watermark_.AbandonedEverywhere(save);
+      AbandonSave(save);
       ticket->FailRest(std::move(streamed));
     }
     return std::static_pointer_cast<Ticket>(ticket);
@@ -503,7 +519,7 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
     captured = device_plans->host.WriteHeader(input, image);
     if (captured.ok()) {
       device_plans->host.Run(input, image, *crew_);
-      FlyDeviceSave({copies, slot, std::move(record), due, ticket, begin}, request);
+      FlyDeviceSave({copies, slot, std::move(record), due.own, ticket, begin}, request);
       return std::static_pointer_cast<Ticket>(ticket);
     }
   } else if (captured.ok()) {
@@ -513,12 +529,12 @@ absl::StatusOr<std::shared_ptr<Ticket>> EngineImpl::SaveNow(const SaveRequest& r
   if (!captured.ok()) {
     pool_->Abandon(slot);
     CountFailed(request.step, captured);
-    watermark_.AbandonedEverywhere(save);
+    AbandonSave(save);
     ticket->FailRest(std::move(captured));
     return std::static_pointer_cast<Ticket>(ticket);
   }
   if (slot->slot != nullptr) slot->slot->MarkCaptured();
-  HandOn(slot, std::move(record), due, ticket, begin);
+  HandOn(slot, std::move(record), due.own, ticket, begin);
   return std::static_pointer_cast<Ticket>(ticket);
 }
 

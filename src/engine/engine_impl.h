@@ -69,6 +69,11 @@ class EngineImpl : public Engine {
     std::optional<SaveId> told_newest;             // that all ranks have here, when retention looked last; executor_ only
     bool claimed = false;                          // job.json and the life are there; executor_ and init only
   };
+  // Tiers that this rank brings the save to, and, with replicated=, those that another does.
+  struct Due {
+    std::vector<std::string> own, others;
+    bool empty() const { return own.empty() && others.empty(); }
+  };
   explicit EngineImpl(EngineOptions options);
 
   // What makes the first save different: uid, life, dead slots.
@@ -77,14 +82,23 @@ class EngineImpl : public Engine {
   absl::Status MakeGroup();
   absl::Status MeetRanks();
   absl::StatusOr<std::unique_ptr<Image>> FindTogether(const FindRequest& request);
+  // How the opening of one save went on all ranks: the first error, whether it is the save's own fault, and whose image is whose.
+  struct Opened {
+    absl::Status first;
+    bool lost = false, alike = true;
+    std::string mine, rank0;   // fingerprints of replicated state; else ""
+  };
+  absl::StatusOr<Opened> TellOpened(const std::string& what, const absl::Status& status, bool lost, const std::string& fingerprint);
+  std::string FingerprintOf(const absl::StatusOr<std::unique_ptr<Image>>& image, const catalog::Save& save) const;
   absl::StatusOr<group::Messages> Gather(std::string_view what, std::string_view mine);
   // Looks for saves that every rank has committed, for tickets whose owners may wait for that. On slot_executor_, which may block.
-  void WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const std::vector<std::string>& due);
+  void WatchCompletion(const std::shared_ptr<TicketImpl>& ticket, const Due& due);
   void LookForCompletion();
   bool LookOnce();                                    // false: nobody waits any more
   void EndCompletion();                               // at the end of close
   // The newest save, `newest` or older, that all ranks have in every durable tier; waits for `newest` as closing_wait.h says.
-  std::optional<SaveId> WaitUntilWhole(const SaveId& newest, double deadline_s);
+  // rank: this one, of a world of `world`.
+  std::optional<SaveId> WaitUntilWhole(const SaveId& newest, uint32_t rank, uint32_t world, double deadline_s);
   // Takes a port for control connections; `other`: the address of a rank on another host.
   absl::Status ListenForControl(const std::string& other);
   void WatermarkMoved();                              // on a thread that must not wait
@@ -125,18 +139,37 @@ class EngineImpl : public Engine {
                                                      const std::vector<std::string>& names);
   // What this rank restores from: its own image, or of another number of ranks the global one. NotFound: no usable copy of an image,
   // `reason` says why; other errors: what was opened cannot be read or merged, `header_lost`.
+  // wanted: the fingerprint (engine::FingerprintOf) of the image that rank 0 opened, when this rank's was another.
   absl::StatusOr<std::unique_ptr<Image>> OpenSave(const std::shared_ptr<const engine::SaveOpener>& opener, const FindRequest& request,
-                                                  engine::FindRefusals& refusals, std::string* reason, bool* header_lost);
+                                                  engine::FindRefusals& refusals, std::string* reason, bool* header_lost,
+                                                  const std::string& wanted = {});
+  // Whether the ranks of this job restore the one image of `save`.
+  bool IsReplica(const catalog::Save& save) const { return replicated() && save.world == 1; }
   static std::string Places(const std::vector<catalog::TierListing>& listings);
 
   absl::StatusOr<std::shared_ptr<Ticket>> SaveNow(const SaveRequest& request);
   // A save that nothing could be done for, through no fault of the call: counted, logged, and told by its ticket.
-  std::shared_ptr<Ticket> FailedSave(const SaveRequest& request, const std::vector<std::string>& due, absl::Status why)
+  std::shared_ptr<Ticket> FailedSave(const SaveRequest& request, const Due& due, absl::Status why)
       NEVE_REQUIRES(save_mutex_);
   void CountFailed(uint64_t step, const absl::Status& why);
-  absl::StatusOr<std::vector<std::string>> DueTiers(const SaveRequest& request) const;
+  absl::StatusOr<Due> DueTiers(const SaveRequest& request) const;
+  std::shared_ptr<TicketImpl> NewTicket(uint64_t step, const SaveId& save, const Due& due) const;
+  // ---- Replicated state (replicas.cc): which rank keeps what ----
+  bool replicated() const { return options_.replicated && options_.world > 1; }
+  bool KeepsRam() const { return ram_.has_value() && (!replicated() || keeps_ram_); }
+  bool WritesDurable() const { return !replicated() || options_.rank == 0; }
+  bool KeepsImage() const { return KeepsRam() || (WritesDurable() && !durable_.empty()); }
+  // As which rank of how many its images are saved.
+  uint32_t image_rank() const { return replicated() ? 0 : options_.rank; }
+  uint32_t image_world() const { return replicated() ? 1 : options_.world; }
+  // What a rank has no part in must not hold the watermark up: it counts as done by it.
+  void CommitOthers(const SaveId& save, const Due& due);
+  void AbandonSave(const SaveId& save);              // this rank will have nothing of it
+  absl::Status CheckReplicable(const std::shared_ptr<State>& state) NEVE_REQUIRES(save_mutex_);
+  // At close, a rank that keeps RAM and does not write: the newest save that every durable tier has.
+  std::optional<SaveId> NewestWritten(double deadline_s) NEVE_REQUIRES(save_mutex_);
   absl::StatusOr<node::Entry*> AcquireEntry(const SaveRequest& request, uint64_t image_bytes, std::shared_ptr<Ticket>* skipped,
-                                            const std::vector<std::string>& due);
+                                            const Due& due);
   absl::Status StreamToTiers(const SaveRequest& request, const capture::CapturePlan& plan, format::CommitRecord record,
                              const std::vector<std::string>& due, TicketImpl& ticket);
   format::CommitRecord RecordOf(const SaveRequest& request, const format::Layout& layout, SaveId save) const;
@@ -186,6 +219,7 @@ class EngineImpl : public Engine {
   std::optional<uint32_t> agreed_incarnation_;     // with many ranks: what they agreed on at open
   bool one_host_ = true;                           // all ranks run on this host and see each other's RAM
   bool first_of_host_ = true;
+  bool keeps_ram_ = true;                          // with replicated=: the first rank of those that see one RAM folder
   std::map<uint32_t, os::ProcessId> host_ranks_;   // the ranks of this host; with many ranks only
 
   std::string own_place_;                          // this rank's, of a group with a list of places
@@ -199,6 +233,7 @@ class EngineImpl : public Engine {
 
   sync::Mutex save_mutex_;                         // one Save, Prepare or Close at a time
   bool life_begun_ NEVE_GUARDED_BY(save_mutex_) = false;
+  std::shared_ptr<State> replicable_ NEVE_GUARDED_BY(save_mutex_);   // the last state that CheckReplicable passed
   std::atomic<uint32_t> incarnation_{0};           // set once, by BeginLife
   uint64_t sequence_ NEVE_GUARDED_BY(save_mutex_) = 0;
   bool last_skipped_ NEVE_GUARDED_BY(save_mutex_) = false;

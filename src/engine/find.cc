@@ -54,13 +54,14 @@ std::shared_ptr<const engine::SaveOpener> EngineImpl::OpenerOf(const catalog::Sa
 
 absl::StatusOr<std::unique_ptr<Image>> EngineImpl::OpenSave(const std::shared_ptr<const engine::SaveOpener>& opener,
                                                             const FindRequest& request, engine::FindRefusals& refusals,
-                                                            std::string* reason, bool* header_lost) {
+                                                            std::string* reason, bool* header_lost, const std::string& wanted) {
   *header_lost = false;
   const auto failed = [&refusals](const absl::Status& status) { refusals.CopyFailed(status); };
-  if (opener->save.world != options_.world) {
+  const bool replica = IsReplica(opener->save);
+  if (opener->save.world != options_.world && !replica) {
     return engine::OpenGlobalImage(opener, {request.take_rank0, request.include}, options_.rank, failed, reason, header_lost);
   }
-  NEVE_ASSIGN_OR_RETURN(ImageParts parts, opener->OpenRank(options_.rank, failed, reason));
+  NEVE_ASSIGN_OR_RETURN(ImageParts parts, opener->OpenRank(replica ? 0 : options_.rank, failed, reason, wanted));
   parts.global = [opener, rank = options_.rank](const GlobalOptions& options) {
     std::string why;
     bool lost = false;

@@ -97,7 +97,8 @@ absl::Status EngineImpl::SetPinned(uint64_t step, bool pinned) {
         {TierKind::kFile, durable->tier->info().place, absl::OkStatus(), *std::move(listing)}};
     for (const catalog::Save& save : catalog::GroupSaves(one)) {
       if (save.step != step || !save.complete) continue;
-      NEVE_RETURN_IF_ERROR(AwaitStatus([&](auto done) { durable->tier->SetPinned(save.KeyOf(options_.rank), pinned, done); }));
+      const ImageKey key = save.KeyOf(std::min(options_.rank, save.world - 1));
+      NEVE_RETURN_IF_ERROR(AwaitStatus([&](auto done) { durable->tier->SetPinned(key, pinned, done); }));
       found = true;
       break;   // that step's newest save
     }
@@ -129,6 +130,11 @@ std::string EngineImpl::HealthJson() const {
   }
   const node::SlotPool* pool = ready_pool_;
   health["incarnation"] = incarnation_.load();
+  auto& keeps = health["keeps"] = nlohmann::ordered_json::array();
+  if (KeepsRam()) keeps.push_back("ram");
+  for (const auto& durable : durable_) {
+    if (WritesDurable()) keeps.push_back(durable->name);
+  }
   health["slots"] = pool == nullptr ? 0 : pool->slot_count();
   health["slot_bytes"] = pool == nullptr ? 0 : pool->bytes();
   if (options_.world > 1) health["control"] = watermark_.Health();
@@ -163,7 +169,7 @@ absl::Status EngineImpl::WaitIdleAtEnd(double deadline_s) {
 
 void EngineImpl::PersistNewest(double deadline_s) {
   node::SlotPool* pool = ready_pool_;
-  if (pool == nullptr) return;
+  if (pool == nullptr || !WritesDurable()) return;
   // What is in flight may be just that save: its outcome decides what is owed.
   absl::Status idle = WaitIdleAtEnd(deadline_s);
   if (!idle.ok()) {
@@ -173,7 +179,7 @@ void EngineImpl::PersistNewest(double deadline_s) {
   // Of many ranks one may be a save ahead of the others: the one before it is then the newest that all of them have.
   std::vector<ImageKey> keys;
   for (const ImageKey& key : pool->Full()) {
-    if (keys.size() == (options_.world > 1 ? 2 : 1)) break;
+    if (keys.size() == (image_world() > 1 ? 2 : 1)) break;
     node::Entry* there = pool->HoldByKey(key);
     if (there == nullptr) continue;   // its file is gone
     pool->Release(there);
@@ -241,8 +247,12 @@ absl::Status EngineImpl::Close(bool final, double deadline_s) {
           if (tiers.size() == durable_.size() && (!durable_newest.has_value() || save > *durable_newest)) durable_newest = save;
         }
       }
-      // What this rank has written is worth nothing without the others' part.
-      if (options_.world > 1 && durable_newest.has_value()) durable_newest = WaitUntilWhole(*durable_newest, deadline_s);
+      if (!WritesDurable()) {
+        durable_newest = NewestWritten(final ? deadline_s : 0);
+      } else if (image_world() > 1 && durable_newest.has_value()) {
+        // What this rank has written is worth nothing without the others' part.
+        durable_newest = WaitUntilWhole(*durable_newest, options_.rank, options_.world, deadline_s);
+      }
       pool_->RemoveIf([&](const ImageKey& key) { return durable_newest.has_value() && key.save <= *durable_newest; });
     }
   }

@@ -1,9 +1,12 @@
 // What the ranks of one job do together: meet at open, choose a save and say how its reading went. save() has no part here.
-#include <algorithm>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
+#include "base/obs/log.h"
 #include "base/os/process.h"
 #include "base/os/random.h"
 #include "base/os/syscalls.h"
@@ -16,6 +19,8 @@
 #include "group/fields.h"
 #include "group/static_store.h"
 #include "restore/common_save.h"
+#include "slot/folder.h"
+#include "slot/slot.h"
 
 namespace neve {
 namespace {
@@ -84,6 +89,29 @@ absl::StatusOr<group::Messages> EngineImpl::Gather(std::string_view what, std::s
   return group_->Gather(what, mine, options_.group.timeout_s);
 }
 
+namespace {
+
+// What the ranks say of themselves beside who they are.
+struct Terms {
+  bool replicated = false;
+  std::string ram;   // which RAM folder this rank sees; "": it keeps nothing in RAM
+};
+
+// A folder of that name in the same file system is the same one; where it is not made yet, the one that will hold it counts.
+std::string RamPlace() {
+  const absl::StatusOr<std::string> folder = slot::RamFolder(false);
+  if (!folder.ok() && !absl::IsNotFound(folder.status())) return "unusable";
+  std::string path = slot::ConfiguredRamFolder();
+  struct ::stat facts {};
+  for (std::string at = path; ::stat(at.c_str(), &facts) != 0 && at.size() > 1;) {
+    const size_t slash = at.rfind('/');
+    at = slash == 0 || slash == std::string::npos ? "/" : at.substr(0, slash);
+  }
+  return absl::StrFormat("%d:%s", facts.st_dev, path);
+}
+
+}  // namespace
+
 absl::Status EngineImpl::MeetRanks() {
   group::Arrival arrival;
   arrival.job = options_.job;
@@ -102,8 +130,26 @@ absl::Status EngineImpl::MeetRanks() {
       arrival.status = uid.status();
     }
   }
-  NEVE_ASSIGN_OR_RETURN(const group::Messages arrivals, Gather("open: the job", Encode(arrival)));
+  std::string mine;
+  group::PutField(&mine, Encode(arrival));
+  group::PutField(&mine, options_.replicated ? "1" : "0");
+  group::PutField(&mine, ram_.has_value() ? RamPlace() : "");
+  NEVE_ASSIGN_OR_RETURN(const group::Messages messages, Gather("open: the job", mine));
+  group::Messages arrivals;
+  std::vector<Terms> terms;
+  for (uint32_t rank = 0; rank < messages.size(); ++rank) {
+    group::FieldReader fields(messages[rank]);
+    std::optional<std::string> theirs = fields.Next(), replicated = fields.Next(), ram = fields.Next();
+    if (!ram.has_value()) return Invalid(absl::StrFormat("what rank %d sent cannot be read: it may run another version of neve", rank));
+    arrivals.push_back(*std::move(theirs));
+    terms.push_back({*replicated == "1", *std::move(ram)});
+  }
   NEVE_ASSIGN_OR_RETURN(const group::Job job, group::AgreeOnJob(arrivals));
+  for (uint32_t rank = 1; rank < terms.size(); ++rank) {
+    if (terms[rank].replicated == terms[0].replicated) continue;
+    return Invalid(absl::StrFormat("rank %d opens with replicated, rank %d without: every rank opens alike",
+                                   terms[0].replicated ? 0 : rank, terms[0].replicated ? rank : 0));
+  }
   {
     sync::MutexLock lock(uid_mutex_);
     uid_ = job.uid;
@@ -112,8 +158,13 @@ absl::Status EngineImpl::MeetRanks() {
     return process.host == claim_.host && process.boot_id == claim_.boot_id;
   };
   const auto first = std::find_if(job.processes.begin(), job.processes.end(), on_this_host);
-  one_host_ = std::all_of(job.processes.begin(), job.processes.end(), on_this_host);
+  one_host_ = true;
   first_of_host_ = first == job.processes.begin() + options_.rank;
+  for (uint32_t rank = 0; rank < options_.world; ++rank) {
+    const bool same_ram = on_this_host(job.processes[rank]) && terms[rank].ram == terms[options_.rank].ram;
+    one_host_ &= same_ram;
+    if (same_ram && rank < options_.rank) keeps_ram_ = false;
+  }
   const os::ProcessId self = os::CurrentProcess();
   for (uint32_t rank = 0; rank < options_.world; ++rank) {
     const format::LifeClaim& process = job.processes[rank];
@@ -152,6 +203,35 @@ absl::Status EngineImpl::ListenForControl(const std::string& other) {
   return watermark_.Listen(options_.rank > 0 ? own_place_ : own_place_.substr(0, own_place_.rfind(':')) + ":0");
 }
 
+absl::StatusOr<EngineImpl::Opened> EngineImpl::TellOpened(const std::string& what, const absl::Status& status, bool lost,
+                                                          const std::string& fingerprint) {
+  std::string mine;
+  group::PutField(&mine, group::EncodeStatus(status));
+  group::PutField(&mine, lost ? "1" : "0");
+  group::PutField(&mine, fingerprint);
+  NEVE_ASSIGN_OR_RETURN(const group::Messages messages, Gather(what, mine));
+  Opened opened;
+  opened.mine = fingerprint;
+  for (uint32_t rank = 0; rank < messages.size(); ++rank) {
+    group::FieldReader fields(messages[rank]);
+    const absl::Status theirs = group::DecodeStatus(fields.Next().value_or(""), rank);
+    const bool is_lost = fields.Next() == "1";
+    const std::string print = fields.Next().value_or("");
+    if (rank == 0) opened.rank0 = print;
+    opened.alike &= print == opened.rank0;
+    if (theirs.ok() || !opened.first.ok()) continue;
+    opened.first = theirs;
+    opened.lost = is_lost;
+  }
+  return opened;
+}
+
+std::string EngineImpl::FingerprintOf(const absl::StatusOr<std::unique_ptr<Image>>& image, const catalog::Save& save) const {
+  if (!image.ok() || !IsReplica(save)) return "";
+  const auto* file = dynamic_cast<const RankFile*>(image->get());
+  return file == nullptr || file->record() == nullptr ? "" : engine::FingerprintOf(*file->record());
+}
+
 absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindRequest& request) {
   std::vector<std::string> names;
   const std::vector<catalog::TierListing> listings = ListAll(&names);
@@ -184,22 +264,25 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::FindTogether(const FindReques
         engine::FindRefusals own(request);
         bool header_lost = false;
         std::string own_reason;
-        absl::StatusOr<std::unique_ptr<Image>> image =
-            OpenSave(OpenerOf(*save, listings, names), request, own, &own_reason, &header_lost);
-        const absl::Status status = image.ok() || header_lost ? image.status() : Annotate(own.first_error(), "no copy can be used");
-        std::string mine;
-        group::PutField(&mine, group::EncodeStatus(status));
-        group::PutField(&mine, header_lost ? "1" : "0");
-        NEVE_ASSIGN_OR_RETURN(const group::Messages opened, Gather("restore: open " + text, mine));
-        absl::Status first;
-        bool lost = false;
-        for (uint32_t rank = 0; rank < opened.size(); ++rank) {
-          group::FieldReader fields(opened[rank]);
-          const absl::Status theirs = group::DecodeStatus(fields.Next().value_or(""), rank);
-          if (theirs.ok() || !first.ok()) continue;
-          first = theirs;
-          lost = fields.Next() == "1";
+        const auto opener = OpenerOf(*save, listings, names);
+        absl::StatusOr<std::unique_ptr<Image>> image = OpenSave(opener, request, own, &own_reason, &header_lost);
+        const auto status = [&] {
+          return image.ok() || header_lost ? image.status() : Annotate(own.first_error(), "no copy can be used");
+        };
+        NEVE_ASSIGN_OR_RETURN(Opened opened, TellOpened("restore: open " + text, status(), header_lost, FingerprintOf(image, *save)));
+        if (opened.first.ok() && !opened.alike) {
+          // Of one save of replicated state the nearest copies are not the same: rank 0's is everybody's.
+          if (opened.mine != opened.rank0) {
+            obs::Log(obs::Level::kWarning,
+                     absl::StrFormat("event=replica_differs step=%d save=%s reason=\"the copy that rank %d reaches first is not the one "
+                                     "that rank 0 does: the ranks did not hold the same state; rank 0's is taken\"",
+                                     candidate.step, candidate.save.ToString(), options_.rank));
+            image = OpenSave(opener, request, own, &own_reason, &header_lost, opened.rank0);
+          }
+          NEVE_ASSIGN_OR_RETURN(opened, TellOpened("restore: open rank 0's " + text, status(), header_lost, ""));
         }
+        const absl::Status& first = opened.first;
+        const bool lost = opened.lost;
         if (first.ok()) return image;
         if (lost && (!request.fallback || absl::IsUnimplemented(first))) return Annotate(first, text);
         refusals.CopyFailed(first);

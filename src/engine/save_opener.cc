@@ -49,8 +49,12 @@ std::shared_ptr<storage::ImageReader> OwnReader(const std::shared_ptr<node::Slot
 
 }  // namespace
 
+std::string FingerprintOf(const format::CommitRecord& record) {
+  return absl::StrFormat("%d.%s", record.image_bytes, codec::DigestOf(std::as_bytes(std::span(record.digests))).ToHex());
+}
+
 absl::StatusOr<ImageParts> SaveOpener::OpenRank(uint32_t rank, const std::function<void(const absl::Status&)>& failed,
-                                                std::string* reason) const {
+                                                std::string* reason, const std::string& wanted) const {
   ImageParts parts;
   parts.info = info;
   const Uid& uid = info.uid;
@@ -70,6 +74,10 @@ absl::StatusOr<ImageParts> SaveOpener::OpenRank(uint32_t rank, const std::functi
     if (opened.ok() && parts.record != nullptr &&
         ((*reader)->record().digests != parts.record->digests || (*reader)->record().image_bytes != parts.record->image_bytes)) {
       opened = DataLoss("its record disagrees with the nearer copy's");
+    }
+    if (opened.ok() && !wanted.empty() && FingerprintOf((*reader)->record()) != wanted) {
+      opened = DataLoss("its bytes are not those of rank 0's image: the ranks did not hold the same state, though they were opened with "
+                        "replicated=; without it each rank takes what its own host has");
     }
     if (!opened.ok()) {
       *reason += (reason->empty() ? "" : "; ") + name + ": " + std::string(opened.message());

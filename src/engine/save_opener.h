@@ -29,10 +29,13 @@ struct SaveOpener {
   std::shared_ptr<HeldSaves> held;
 
   // One rank's image in every tier that has it, held against retention. NotFound: no usable copy; `reason` says why, failed(status)
-  // is called for each.
-  absl::StatusOr<ImageParts> OpenRank(uint32_t rank, const std::function<void(const absl::Status&)>& failed,
-                                      std::string* reason) const;
+  // is called for each. wanted: only copies of this fingerprint; "": the nearest says which image it is.
+  absl::StatusOr<ImageParts> OpenRank(uint32_t rank, const std::function<void(const absl::Status&)>& failed, std::string* reason,
+                                      const std::string& wanted = {}) const;
 };
+
+// The same for two images whose bytes are.
+std::string FingerprintOf(const format::CommitRecord& record);
 
 }  // namespace neve::engine
 

@@ -9,14 +9,15 @@
 
 namespace neve {
 
-TicketImpl::TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks)
-    : step_(step), save_(save), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), many_(ranks > 1) {
+TicketImpl::TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks, const std::vector<std::string>& others)
+    : step_(step), save_(save), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), many_(ranks > 1), others_(!others.empty()) {
   stages_.reserve(due.size() + 3);
   stages_.push_back({"captured"});
   for (std::string& name : due) {
     if (many_) complete_in_.push_back({name});
     stages_.push_back({std::move(name)});
   }
+  for (const std::string& name : others) complete_in_.push_back({name});
   stages_.push_back({"done"});
   stages_.push_back({"complete"});
 }
@@ -48,6 +49,10 @@ absl::Status TicketImpl::Wait(std::string_view stage, double timeout_s) const {
   if (entry == nullptr) {
     std::string due;
     for (const StageEntry& known : stages_) due += (due.empty() ? "" : ", ") + known.name;
+    if (!stage.empty() && FindCompleteLocked(stage) != nullptr) {
+      return Invalid(absl::StrFormat("stage \"%s\" of step %d is another rank's (replicated=): due here are %s; wait for \"complete:%s\"",
+                                     stage, step_, due, stage));
+    }
     return Invalid(absl::StrFormat("stage \"%s\" is not due for step %d; due are %s", stage, step_, due));
   }
   if (!changed_.WaitFor(mutex_, timeout_s, [entry] { return entry->state != StageState::kPending; })) {
@@ -107,6 +112,7 @@ void TicketImpl::DeriveLocked() {
   if (complete.state == StageState::kPending && any_reached && !many_) complete.state = StageState::kReached;
   for (StageEntry& in_tier : complete_in_) {
     const StageEntry* own = FindLocked(in_tier.name);
+    if (own == nullptr) continue;   // another rank's
     if (in_tier.state != StageState::kPending || own->state == StageState::kPending || own->state == StageState::kReached) continue;
     in_tier.state = own->state;
     in_tier.status = own->status;
@@ -116,7 +122,7 @@ void TicketImpl::DeriveLocked() {
     done.state = failed == nullptr ? StageState::kReached : StageState::kFailed;
     if (failed != nullptr) done.status = failed->status;
   }
-  if (complete.state == StageState::kPending && !(many_ && any_reached)) {
+  if (complete.state == StageState::kPending && !(many_ && (any_reached || others_))) {
     complete.state = failed != nullptr ? StageState::kFailed : StageState::kSkipped;
     complete.status = failed != nullptr ? failed->status : Unavailable(absl::StrFormat("step %d was due in no tier", step_));
   }

@@ -16,8 +16,9 @@ namespace neve {
 class TicketImpl : public Ticket {
  public:
   // `due`: tier names in order, nearest first. `ranks`: with more than one, "complete" and "complete:<tier>" are told by Completed;
-  // alone they follow from the other stages.
-  TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks = 1);
+  // alone they follow from the other stages. `others`: tiers that only another rank brings the save to, which is no stage here but that
+  // it is complete there.
+  TicketImpl(uint64_t step, SaveId save, std::vector<std::string> due, uint32_t ranks = 1, const std::vector<std::string>& others = {});
 
   uint64_t step() const override { return step_; }
   SaveId save_id() const override { return save_; }
@@ -60,8 +61,9 @@ class TicketImpl : public Ticket {
   mutable sync::Mutex mutex_;
   mutable sync::Condition changed_;
   const bool many_;                                                           // ranks
+  const bool others_;                                                         // bring it to a tier that this one does not
   mutable std::vector<StageEntry> stages_ NEVE_GUARDED_BY(mutex_);
-  mutable std::vector<StageEntry> complete_in_ NEVE_GUARDED_BY(mutex_);       // of many ranks, by due tier
+  mutable std::vector<StageEntry> complete_in_ NEVE_GUARDED_BY(mutex_);       // of many ranks, by tier
   std::string missing_ NEVE_GUARDED_BY(mutex_);
   absl::Status error_ NEVE_GUARDED_BY(mutex_);
   std::map<std::string, std::string> places_ NEVE_GUARDED_BY(mutex_);

@@ -51,16 +51,18 @@ absl::Status SetMode(const os::File& file, mode_t mode) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> RamFolder(bool create) {
+std::string ConfiguredRamFolder() {
   const char* configured = ::getenv("NEVE_RAM_DIR");
   std::string path = configured != nullptr ? configured : "";
-  if (path.empty()) {
-    path = absl::StrFormat("/dev/shm/neve-%d", ::geteuid());
-  } else if (path[0] != '/') {
-    return Invalid("NEVE_RAM_DIR=" + path + ": must be an absolute path");
-  }
+  if (path.empty()) path = absl::StrFormat("/dev/shm/neve-%d", ::geteuid());
   // A slash at the end would make the kernel follow a link there.
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+absl::StatusOr<std::string> RamFolder(bool create) {
+  const std::string path = ConfiguredRamFolder();
+  if (path[0] != '/') return Invalid("NEVE_RAM_DIR=" + path + ": must be an absolute path");
   const absl::Status status = PrivateFolder(path, create);
   if (create && absl::IsNotFound(status)) {   // the folder that should hold it is not there: nothing of ours was looked for
     return Unavailable(absl::StrFormat("%s cannot be made (%s); make the folder above it, or set NEVE_RAM_DIR to another", path,

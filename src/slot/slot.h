@@ -44,6 +44,7 @@ enum class State : uint32_t { kFree = 0, kFilling = 1, kCaptured = 2, kSealed = 
 // (no link) owned by this user with no access for others, else Invalid that says what to do. Missing without create: NotFound;
 // where it cannot be made because the folder above it is missing: Unavailable.
 absl::StatusOr<std::string> RamFolder(bool create);
+std::string ConfiguredRamFolder();   // its path, whether it can be used or not
 
 // What a scan tells of one slot file. Taken without locks; re-checked by whoever acts on it.
 struct SlotInfo {

@@ -299,7 +299,7 @@ def test_a_tier_that_is_not_there_is_invalid(job, to):
 @pytest.mark.parametrize("options, error", [
     ({"on_full": "never"}, neve.Invalid), ({"tiers": "ram:"}, neve.Invalid), ({"tiers": ["file:/x?nonsense=1"]}, neve.Invalid),
     ({"tiers": ["peer:"]}, neve.Unsupported), ({"tiers": ["s3://b/p"]}, neve.Unsupported), ({"group": "torch"}, neve.Invalid),
-    ({"replicated": True}, neve.Unsupported), ({"rank": 0, "world": 2}, neve.Invalid), ({"rank": 1}, neve.Invalid),
+    ({"rank": 0, "world": 2}, neve.Invalid), ({"rank": 1}, neve.Invalid),
     ({"grace": -1}, neve.Invalid), ({"tiers": [{"place": "/x"}]}, neve.Invalid)])
 def test_wrong_options_are_refused_at_once(job, tmp_path, options, error):
     with pytest.raises(error):

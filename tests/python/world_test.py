@@ -87,8 +87,6 @@ def test_many_ranks_need_a_way_to_meet(tmp_path):
         neve.Checkpointer(tmp_path / "job", rank=0, world=4, group="static:a:1,b:2")
     with pytest.raises(neve.Invalid, match="NEVE_KEY_FILE"):
         neve.Checkpointer(tmp_path / "job", rank=0, world=2, group="static:127.0.0.1:1,192.0.2.1:1")
-    with pytest.raises(neve.Unsupported, match="replicated"):
-        neve.Checkpointer(tmp_path / "job", rank=0, world=4, replicated=True)
     with pytest.raises(neve.Invalid, match="group_timeout"):
         neve.Checkpointer(tmp_path / "job", rank=0, world=4, group="dir:/x", group_timeout=0)
 
