@@ -1,5 +1,6 @@
 #include "engine/places_ram.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -8,6 +9,51 @@
 #include "format/names.h"
 
 namespace neve::engine {
+namespace {
+
+class SlotReader : public storage::ImageReader {
+ public:
+  SlotReader(std::shared_ptr<const slot::Slot> slot, format::CommitRecord record) : slot_(std::move(slot)), record_(std::move(record)) {}
+  const format::CommitRecord& record() const override { return record_; }
+  void Read(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
+    const std::span<const std::byte> image = Mapped();
+    if (offset > image.size() || image.size() - offset < target.size()) {
+      done(Damaged(absl::StrFormat("a read of %d bytes at %d of an image of %d", target.size(), offset, image.size())));
+      return;
+    }
+    std::copy_n(image.begin() + static_cast<ptrdiff_t>(offset), target.size(), target.begin());
+    done(absl::OkStatus());
+  }
+  std::span<const std::byte> Mapped() const override { return slot_->image().first(record_.image_bytes); }
+
+ private:
+  const std::shared_ptr<const slot::Slot> slot_;
+  const format::CommitRecord record_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankFile>> OpenSlotImage(const std::string& path, std::shared_ptr<sync::Crew> crew,
+                                                        std::shared_ptr<const slot::Slot>* slot) {
+  NEVE_ASSIGN_OR_RETURN(*slot, slot::Slot::OpenForReading(path));
+  NEVE_ASSIGN_OR_RETURN(format::CommitRecord record, (*slot)->Record());
+  if (record.digests.empty() || record.image_bytes > (*slot)->image().size()) return Unavailable(path + " holds no sealed image now");
+  ImageParts parts;
+  parts.image_bytes = record.image_bytes;
+  parts.crew = std::move(crew);
+  parts.metrics = std::make_shared<obs::Metrics>();
+  parts.info.job = record.job;
+  parts.info.step = record.key.step;
+  parts.info.save = record.key.save;
+  parts.info.world = record.key.world;
+  parts.record = std::make_shared<const format::CommitRecord>(record);
+  restore::Source source;
+  source.name = "ram";
+  source.place = path;
+  source.reader = std::make_shared<SlotReader>(*slot, std::move(record));
+  parts.sources.push_back(std::move(source));
+  return MakeImage(std::move(parts));
+}
 
 absl::StatusOr<std::vector<slot::SlotInfo>> SlotsOf(const PlaceInfo& ram) {
   std::vector<slot::SlotInfo> all;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -154,7 +155,12 @@ class Verifier {
       Take(std::move(found));
     }
     for (const SaveTask& save : saves_) CheckSave(save, std::span(results).subspan(save.first, save.world));
-    for (const slot::SlotInfo& found : slots_) NEVE_RETURN_IF_ERROR(CheckSlot(found));
+    results.clear();
+    for (const slot::SlotInfo& found : slots_) {
+      NEVE_ASSIGN_OR_RETURN(const FileResult result, CheckSlot(found));
+      results.push_back(result);
+    }
+    if (rank_ < 0) CheckSlots(results);
     return absl::OkStatus();
   }
 
@@ -209,22 +215,61 @@ class Verifier {
     for (size_t i = 0; i < results.size(); ++i) {
       all_there = all_there && results[i].there;
       all_sound = all_sound && results[i].sound;
-      save.ranks.push_back({files_[task.first + i].path, results[i].good});
+      save.ranks.push_back({[path = files_[task.first + i].path, crew = crew_] { return OpenRankFile(path, crew); }, results[i].good});
     }
     if (!all_there) return;                 // retired since we listed it
+    CheckRanks(save, all_sound);
+  }
+
+  // The images of a save in RAM, once all its ranks' are here and sealed.
+  void CheckSlots(std::span<const FileResult> results) {
+    std::map<std::pair<std::string, SaveId>, std::map<uint32_t, size_t>> saves;   // of each uid: slots, by rank
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (results[i].there && slots_[i].key.world > 1) saves[{slots_[i].uid.ToHex(), slots_[i].key.save}].emplace(slots_[i].key.rank, i);
+    }
+    for (const auto& [id, ranks] : saves) {
+      const slot::SlotInfo& first = slots_[ranks.begin()->second];
+      if (ranks.size() != first.key.world || ranks.rbegin()->first + 1 != first.key.world) continue;
+      const std::string place = "ram:" + first.job;
+      engine::SaveToVerify save{place, absl::StrFormat("%s step %d (save %s)", place, first.key.step, id.second.ToString()), {}};
+      bool all_sound = true;
+      std::vector<std::shared_ptr<const slot::Slot>> open(ranks.size());
+      for (const auto& [rank, index] : ranks) {
+        all_sound = all_sound && results[index].sound;
+        save.ranks.push_back({[path = slots_[index].path, crew = crew_, slot = &open[rank]] {
+                                return engine::OpenSlotImage(path, crew, slot);
+                              },
+                              results[index].good});
+      }
+      VerifyReport found;
+      std::swap(*report_, found);
+      CheckRanks(save, all_sound);
+      std::swap(*report_, found);
+      bool same = true;
+      for (const auto& [rank, index] : ranks) same = same && open[rank] != nullptr && open[rank]->generation() == slots_[index].generation;
+      if (same || !all_sound) {
+        Take(std::move(found));
+      } else {
+        report_->notes.push_back(save.path + " was filled anew while its ranks were compared");
+      }
+    }
+  }
+
+  // Ranks against each other. all_sound: each image by itself.
+  void CheckRanks(const engine::SaveToVerify& save, bool all_sound) {
     if (!all_sound) {
-      report_->notes.push_back(task.path + ": an image is damaged, so that the ranks' pieces are not checked against each other");
+      report_->notes.push_back(save.path + ": an image is damaged, so that the ranks' pieces are not checked against each other");
       return;
     }
     const absl::Status status = engine::VerifyPieces(save, crew_, report_);
     if (status.ok()) return;
     if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {   // a header that was told already; or retired by now
-      report_->notes.push_back(absl::StrFormat("%s: the ranks' pieces are not checked against each other: %s", task.path,
+      report_->notes.push_back(absl::StrFormat("%s: the ranks' pieces are not checked against each other: %s", save.path,
                                                std::string(status.message())));
     } else if (IsDamaged(status)) {
-      Structural("pieces", task.place, task.path, std::string(status.message()));
+      Structural("pieces", save.place, save.path, std::string(status.message()));
     } else {
-      Unreadable(task.place, task.path, status);
+      Unreadable(save.place, save.path, status);
     }
   }
 
@@ -314,7 +359,9 @@ class Verifier {
   }
 
   // The contents of a slot may be replaced by its owner while they are read: then what was found says nothing.
-  absl::Status CheckSlot(const slot::SlotInfo& info) {
+  // Whether it is there and sealed, and what it is worth.
+  absl::StatusOr<FileResult> CheckSlot(const slot::SlotInfo& info) {
+    const FileResult none{false, false, false};
     absl::StatusOr<std::unique_ptr<slot::Slot>> open = slot::Slot::OpenForReading(info.path);
     if (!open.ok()) {
       if (IsDamaged(open.status())) {
@@ -322,7 +369,7 @@ class Verifier {
       } else {
         report_->notes.push_back(std::string(open.status().message()));
       }
-      return absl::OkStatus();
+      return none;
     }
     const slot::Slot& slot = **open;
     const uint64_t generation = slot.generation();
@@ -331,7 +378,7 @@ class Verifier {
       if (slot.generation() == generation) {
         Structural("record", "ram:" + info.job, info.path, std::string(record.status().message()));
       }
-      return absl::OkStatus();
+      return none;
     }
     const std::span<const std::byte> bytes = slot.image().first(std::min<uint64_t>(record->image_bytes, slot.image().size()));
     engine::ImageToVerify image{"ram:" + info.job, info.path, bytes.size()};
@@ -349,12 +396,13 @@ class Verifier {
     const absl::Status status = engine::VerifyImage(image, crew_.get(), [this](uint64_t n) { Advance(n); }, &found);
     if (slot.generation() != generation) {
       report_->notes.push_back(info.path + " was filled anew while it was read");
-      return absl::OkStatus();
+      return none;
     }
     if (!status.ok()) Structural("header", "ram:" + info.job, info.path, std::string(status.message()));
+    const FileResult result{sealed && status.ok(), found.problems.empty(), !found.structural && found.worst.ok()};
     if (!sealed) report_->notes.push_back(info.path + " was captured and not sealed: it has no digests yet");
     Take(std::move(found));
-    return absl::OkStatus();
+    return result;
   }
 
   VerifyReport* report_;

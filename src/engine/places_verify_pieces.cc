@@ -21,7 +21,7 @@ absl::Status VerifyPieces(const SaveToVerify& save, const std::shared_ptr<sync::
   std::vector<std::unique_ptr<RankFile>> images;
   std::vector<format::RankImage> ranks;
   for (uint32_t rank = 0; rank < save.ranks.size(); ++rank) {
-    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<RankFile> image, OpenRankFile(save.ranks[rank].image_path, crew));
+    NEVE_ASSIGN_OR_RETURN(std::unique_ptr<RankFile> image, save.ranks[rank].open());
     ranks.push_back({rank, &image->parsed(), image->tensors()});
     images.push_back(std::move(image));
   }

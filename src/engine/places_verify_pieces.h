@@ -2,22 +2,24 @@
 #ifndef NEVE_ENGINE_PLACES_VERIFY_PIECES_H_
 #define NEVE_ENGINE_PLACES_VERIFY_PIECES_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error/status.h"
 #include "base/sync/crew.h"
+#include "engine/opened_image.h"
 #include "neve/places.h"
 
 namespace neve::engine {
 
 struct RankToVerify {
-  std::string image_path;
+  std::function<absl::StatusOr<std::unique_ptr<RankFile>>()> open;
   bool good = true;                                 // its digests hold: only then its bytes are compared with others
 };
 struct SaveToVerify {
-  std::string place, path;                          // for the report; the step folder
+  std::string place, path;                          // for the report; the step folder, or the save in RAM
   std::vector<RankToVerify> ranks;                  // all of its world, ascending; their headers are sound
 };
 
