@@ -280,7 +280,8 @@ typedef struct neve_restore_request {
 #define NEVE_RESTORE_REQUEST_INIT {sizeof(neve_restore_request), -1, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, NULL}
 
 /* image: NULL, or gets the save that was restored: neve_image_step, neve_image_describe ("sources": the bytes by tier), and what else
- * is in it. With world > 1 every rank calls it, with the same step and flags: all get the same save, or all the same error.
+ * is in it; with NULL the ranks of another world may differ in what the state does not name. With world > 1 every rank calls it, with the
+ * same step and flags: all get the same save, or all the same error.
  * NEVE_INVALID: something does not fit, and nothing was written. After another error targets may be partly written, unless `atomic`.
  * NEVE_NOT_FOUND: nothing to restore. NEVE_DATA_LOSS, NEVE_DAMAGED: nothing whole. NEVE_UNAVAILABLE: a tier could not be listed. */
 NEVE_API neve_code neve_engine_restore(neve_engine* engine, const neve_restore_request* request, neve_image** image,

@@ -20,7 +20,10 @@ struct RestoreRequest {
   // order), and what the program's streams do with them has ended.
   std::span<void* const> targets;
   std::vector<std::string> include;      // glob patterns over names: only these; empty: all
-  bool atomic = false;                   // every chunk is verified before a target is touched
+  // Every chunk is verified before a target is touched; where a copy is bad, what is wanted is read from other tiers and ranks first.
+  bool atomic = false;
+  // Nothing but what the state names is of interest: ranks whose images become one may differ in the rest, which is the lowest rank's then.
+  bool only_state = false;
   bool partial = false;                  // tensors that the save lacks are left alone
   std::span<uint8_t> restored = {};      // empty, or one a tensor: 1 where it was filled
 };

@@ -32,6 +32,7 @@ extern "C" neve_code neve_engine_restore(neve_engine* engine, const neve_restore
     to.include = SplitLines(from.include);
     to.atomic = from.atomic != 0;
     to.partial = from.partial != 0;
+    to.only_state = image == nullptr;   // nobody asks what else is in it
     if (from.state != nullptr) {
       NEVE_ASSIGN_OR_RETURN(const std::shared_ptr<DescribedState> state, Find<DescribedState>(from.state));
       if (state->tensor_count != 0 && from.targets == nullptr) return neve::Invalid("a state is to be filled, and its targets are null");

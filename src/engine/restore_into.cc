@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <new>
 #include <optional>
@@ -72,12 +73,26 @@ class Restoration {
     return Invalid(absl::StrFormat("the save of step %d does not fit the state, and nothing was written: %s", image_.info().step, text));
   }
 
+  // After Plan: that all of it can be read, without touching a target. Memory: the largest tensor.
+  absl::Status Verify() {
+    absl::Status status = image_.VerifyAll();
+    if (status.ok() && global_ != nullptr) status = global_->VerifyAll();
+    if (!IsOfTheSave(status)) return status;
+    // Some copy is bad, and another may do.
+    for (const Wanted& wanted : wanted_) {
+      const format::TensorSpec& spec = request_.state->structure().tensors[wanted.tensor];
+      scratch_.resize(std::max<uint64_t>(1, tensor::ElementCount(spec.shape).value_or(0) * ItemBytes(spec.dtype)));
+      const Wanted* const one = &wanted;
+      NEVE_RETURN_IF_ERROR(ReadAll({&one, 1}));
+    }
+    scratch_ = {};
+    return absl::OkStatus();
+  }
+
   absl::Status Read() {
-    std::vector<const Wanted*> own, elsewhere;
-    for (const Wanted& wanted : wanted_) (wanted.from == own_.get() ? own : elsewhere).push_back(&wanted);
-    const absl::Status read = ReadWanted(own);
-    if (!read.ok()) NEVE_RETURN_IF_ERROR(ReadOwnFromCopies(own, read));
-    NEVE_RETURN_IF_ERROR(ReadWanted(elsewhere));
+    std::vector<const Wanted*> all;
+    for (const Wanted& wanted : wanted_) all.push_back(&wanted);
+    NEVE_RETURN_IF_ERROR(ReadAll(all));
     if (!request_.restored.empty()) {
       std::fill(request_.restored.begin(), request_.restored.end(), 0);
       for (const Wanted& wanted : wanted_) request_.restored[wanted.tensor] = 1;
@@ -86,6 +101,14 @@ class Restoration {
   }
 
  private:
+  absl::Status ReadAll(std::span<const Wanted* const> all) {
+    std::vector<const Wanted*> own, elsewhere;
+    for (const Wanted* const wanted : all) (wanted->from == own_.get() ? own : elsewhere).push_back(wanted);
+    const absl::Status read = ReadWanted(own);
+    if (!read.ok()) NEVE_RETURN_IF_ERROR(ReadOwnFromCopies(own, read));
+    return ReadWanted(elsewhere);
+  }
+
   // All of one source.
   absl::Status ReadWanted(std::span<const Wanted* const> all) {
     std::vector<TensorTarget> whole;
@@ -93,13 +116,15 @@ class Restoration {
     std::map<int32_t, std::vector<engine::DeviceTarget>> on_device;
     for (const Wanted* const wanted : all) {
       const format::TensorSpec& spec = request_.state->structure().tensors[wanted->tensor];
-      if (OnDevice(wanted->tensor)) {
+      void* const target = scratch_.empty() ? request_.targets[wanted->tensor] : scratch_.data();
+      const int64_t* const strides = scratch_.empty() ? spec.strides.data() : nullptr;   // there row-major
+      if (OnDevice(wanted->tensor) && scratch_.empty()) {
         on_device[request_.state->device_of(wanted->tensor)].push_back(
-            {wanted->index, wanted->offset, spec.shape, spec.strides, ItemBytes(spec.dtype), request_.targets[wanted->tensor]});
+            {wanted->index, wanted->offset, spec.shape, spec.strides, ItemBytes(spec.dtype), target});
       } else if (wanted->whole) {
-        whole.push_back({wanted->index, request_.targets[wanted->tensor], spec.strides.data()});
+        whole.push_back({wanted->index, target, strides});
       } else {
-        boxes.push_back({wanted->index, wanted->offset.data(), spec.shape.data(), request_.targets[wanted->tensor], spec.strides.data()});
+        boxes.push_back({wanted->index, wanted->offset.data(), spec.shape.data(), target, strides});
       }
     }
     if (!whole.empty()) NEVE_RETURN_IF_ERROR(all.front()->from->Read(whole));
@@ -208,7 +233,7 @@ class Restoration {
     if (global_tensors_ != nullptr) return absl::OkStatus();
     Image* global = &image_;
     if (!image_.is_global()) {
-      NEVE_ASSIGN_OR_RETURN(global_, image_.Global({request_.find.take_rank0, std::nullopt}));
+      NEVE_ASSIGN_OR_RETURN(global_, image_.Global({request_.find.take_rank0, request_.find.include}));
       global = global_.get();
     }
     NEVE_ASSIGN_OR_RETURN(global_tensors_, ImageTensors::Of(global));
@@ -221,17 +246,28 @@ class Restoration {
   std::unique_ptr<ImageTensors> own_, global_tensors_;
   std::vector<Wanted> wanted_;
   std::vector<std::string> misfits_;
+  std::vector<std::byte> scratch_;   // while it only verifies: where one tensor goes
 };
 
-absl::Status Fill(Image& image, const RestoreRequest& request) {
-  if (request.state == nullptr) return absl::OkStatus();
-  try {   // the other ranks wait to hear of it
-    Restoration restoration(image, request);
-    NEVE_RETURN_IF_ERROR(restoration.Plan());
-    return restoration.Read();
+// One rank's part of a restore, whose end the other ranks wait to hear of.
+absl::Status Do(const std::function<absl::Status()>& part) {
+  try {
+    return part();
   } catch (const std::bad_alloc&) {
     return Exhausted("no memory to restore with", ENOMEM);
   }
+}
+
+// Patterns that match the tensors of the state, by the names under which ranks hold them together.
+std::vector<std::string> NamesOf(const State& state) {
+  std::vector<std::string> names;
+  for (const format::TensorSpec& spec : state.structure().tensors) {
+    const std::string& name = spec.piece == nullptr || spec.piece->logical_name.empty() ? spec.name : spec.piece->logical_name;
+    std::string pattern;
+    for (const char c : name) pattern += c == '*' || c == '?' || c == '[' ? std::string{'[', c, ']'} : std::string{c};
+    names.push_back(std::move(pattern));
+  }
+  return names;
 }
 
 }  // namespace
@@ -244,7 +280,9 @@ absl::StatusOr<std::unique_ptr<Image>> RestoreInto(Engine& engine, const Restore
     }
     if (!request.restored.empty() && request.restored.size() != count) return Invalid("`restored` needs one byte a tensor");
   }
-  FindRequest find = request.find;
+  RestoreRequest wanted = request;
+  FindRequest& find = wanted.find;
+  if (request.only_state && request.state != nullptr && !find.include.has_value()) find.include = NamesOf(*request.state);
   absl::Status first;
   while (true) {
     absl::StatusOr<std::unique_ptr<Image>> image = engine.Find(find);
@@ -254,8 +292,23 @@ absl::StatusOr<std::unique_ptr<Image>> RestoreInto(Engine& engine, const Restore
     }
     absl::Status status;
     // Ranks go through the same steps whatever happens to one of them: each Agree is all ranks'.
-    if (request.atomic) status = engine.Agree((*image)->VerifyAll());
-    if (status.ok()) status = engine.Agree(Fill(**image, request));
+    std::optional<Restoration> restoration;
+    if (request.state != nullptr) restoration.emplace(**image, wanted);
+    if (request.atomic) {
+      status = engine.Agree(Do([&] {
+        if (!restoration.has_value()) return (*image)->VerifyAll();
+        const absl::Status planned = restoration->Plan();
+        return planned.ok() ? restoration->Verify() : planned;
+      }));
+    }
+    if (status.ok()) {
+      status = engine.Agree(Do([&]() -> absl::Status {
+        if (!restoration.has_value()) return absl::OkStatus();
+        if (!request.atomic) NEVE_RETURN_IF_ERROR(restoration->Plan());
+        return restoration->Read();
+      }));
+    }
+    restoration.reset();
     if (status.ok()) return image;
     if (!request.find.fallback || !IsOfTheSave(status)) return status;
     const SaveInfo& info = (*image)->info();
