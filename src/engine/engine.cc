@@ -550,6 +550,7 @@ void EngineImpl::HandOn(node::Entry* entry, std::shared_ptr<format::CommitRecord
   ticket->Reached("captured");
   ticket->Reached("ram", entry->slot != nullptr ? entry->slot->path() : "");
   if (entry->slot != nullptr) watermark_.Committed("ram", record->key.save);
+  CompareFirstImage(record);
   EnqueueFlush(entry, std::move(record), due, ticket);
   if (pool_->slot_count() < (ram_.has_value() ? ram_->slots : 1)) {
     // The rest of the slots are made off the step path.

@@ -166,6 +166,10 @@ class EngineImpl : public Engine {
   void CommitOthers(const SaveId& save, const Due& due);
   void AbandonSave(const SaveId& save);              // this rank will have nothing of it
   absl::Status CheckReplicable(const std::shared_ptr<State>& state) NEVE_REQUIRES(save_mutex_);
+  // Compares this rank's first image with those of others, in the background, and tells once what that shows: ranks of one host that save
+  // the same without replicated=, or hosts that do not hold the same with it.
+  void CompareFirstImage(const std::shared_ptr<const format::CommitRecord>& record);
+  void LookForOthers(const std::shared_ptr<const format::CommitRecord>& record, int looks_left);
   // At close, a rank that keeps RAM and does not write: the newest save that every durable tier has.
   std::optional<SaveId> NewestWritten(double deadline_s) NEVE_REQUIRES(save_mutex_);
   absl::StatusOr<node::Entry*> AcquireEntry(const SaveRequest& request, uint64_t image_bytes, std::shared_ptr<Ticket>* skipped,
@@ -220,6 +224,7 @@ class EngineImpl : public Engine {
   bool one_host_ = true;                           // all ranks run on this host and see each other's RAM
   bool first_of_host_ = true;
   bool keeps_ram_ = true;                          // with replicated=: the first rank of those that see one RAM folder
+  std::atomic<bool> compared_{false};              // the first image
   std::map<uint32_t, os::ProcessId> host_ranks_;   // the ranks of this host; with many ranks only
 
   std::string own_place_;                          // this rank's, of a group with a list of places

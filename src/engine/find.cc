@@ -61,15 +61,15 @@ absl::StatusOr<std::unique_ptr<Image>> EngineImpl::OpenSave(const std::shared_pt
   if (opener->save.world != options_.world && !replica) {
     return engine::OpenGlobalImage(opener, {request.take_rank0, request.include}, options_.rank, failed, reason, header_lost);
   }
-  NEVE_ASSIGN_OR_RETURN(ImageParts parts, opener->OpenRank(replica ? 0 : options_.rank, failed, reason, wanted));
-  parts.global = [opener, rank = options_.rank](const GlobalOptions& options) {
-    std::string why;
-    bool lost = false;
-    return engine::OpenGlobalImage(opener, options, rank, [](const absl::Status&) {}, &why, &lost);
+  const auto prepare = [&](ImageParts& parts) {
+    parts.global = [opener, rank = options_.rank](const GlobalOptions& options) {
+      std::string why;
+      bool lost = false;
+      return engine::OpenGlobalImage(opener, options, rank, [](const absl::Status&) {}, &why, &lost);
+    };
   };
-  *header_lost = true;   // unless it is read now
-  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Image> image, MakeImage(std::move(parts)));
-  *header_lost = false;
+  NEVE_ASSIGN_OR_RETURN(std::unique_ptr<Image> image,
+                        opener->OpenFile(replica ? 0 : options_.rank, failed, reason, header_lost, prepare, wanted));
   return image;
 }
 

@@ -176,15 +176,9 @@ absl::StatusOr<std::unique_ptr<Image>> OpenGlobalImage(const std::shared_ptr<con
   std::vector<Opened> opened(world);
   auto open = [&](uint64_t rank, int) {
     Opened& here = opened[rank];
-    absl::StatusOr<ImageParts> parts = opener->OpenRank(
-        static_cast<uint32_t>(rank), [&here](const absl::Status& status) { here.failed.push_back(status); }, &here.reason);
-    if (!parts.ok()) {
-      here.image = parts.status();
-      return;
-    }
-    parts->crew = sync::Crew::Create(0);           // this thread reads its header by itself
-    here.image = MakeImage(*std::move(parts));
-    here.header_lost = !here.image.ok();
+    here.image = opener->OpenFile(
+        static_cast<uint32_t>(rank), [&here](const absl::Status& status) { here.failed.push_back(status); }, &here.reason,
+        &here.header_lost, [](ImageParts& parts) { parts.crew = sync::Crew::Create(0); });   // this thread reads its header by itself
   };
   const std::unique_ptr<sync::Crew> openers = sync::Crew::Create(static_cast<int>(std::min<uint32_t>(world, kOpenersMax)) - 1);
   openers->Run(world, sync::PartFn(open));

@@ -117,8 +117,10 @@ class ImageImpl : public RankFile {
     if (header_bytes > parts_.image_bytes || header_bytes > format::kHeaderBytesMax + 8 + kPageBytes) {
       return Damaged(absl::StrFormat("a header of %d bytes in an image of %d", header_bytes, parts_.image_bytes));
     }
-    parts_.header.resize(header_bytes);
-    NEVE_RETURN_IF_ERROR(ReadInto(0, parts_.header));
+    if (parts_.header.size() != header_bytes) {   // else it was read already, and verified
+      parts_.header.resize(header_bytes);
+      NEVE_RETURN_IF_ERROR(ReadInto(0, parts_.header));
+    }
     NEVE_ASSIGN_OR_RETURN(parsed_, format::ParseImageHeader(parts_.header, parts_.image_bytes));
     // What the tree says must fit what the header says, before anybody allocates by it. A node of a newer neve hides no tensor.
     NEVE_ASSIGN_OR_RETURN(tensors_, format::LogicalTensors(parsed_));

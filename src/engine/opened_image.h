@@ -49,7 +49,7 @@ struct ImageParts {
   std::shared_ptr<const format::CommitRecord> record;   // null: a file without one
   bool own_digests = false;                             // `record` is of the digests in the file itself: it is of no save
   std::vector<restore::Source> sources;
-  std::string header;
+  std::string header;                                   // "": read when it is made
   uint64_t image_bytes = 0;
   std::shared_ptr<sync::Crew> crew;
   std::shared_ptr<obs::Metrics> metrics;

@@ -32,10 +32,26 @@ struct SaveOpener {
   // is called for each. wanted: only copies of this fingerprint; "": the nearest says which image it is.
   absl::StatusOr<ImageParts> OpenRank(uint32_t rank, const std::function<void(const absl::Status&)>& failed, std::string* reason,
                                       const std::string& wanted = {}) const;
+  // The same, its header read; prepare: may change the parts before. Where no copy has a good header, it is taken from the image of another
+  // rank whose record has the same digests there, if one has, and written over the bad ones.
+  // header_lost: it was opened, and its header cannot be read.
+  absl::StatusOr<std::unique_ptr<RankFile>> OpenFile(uint32_t rank, const std::function<void(const absl::Status&)>& failed,
+                                                     std::string* reason, bool* header_lost,
+                                                     const std::function<void(ImageParts&)>& prepare,
+                                                     const std::string& wanted = {}) const;
+  // What one rank's nearest readable record says, of durable tiers alone when asked. Nothing is held. NotFound: none.
+  absl::StatusOr<format::CommitRecord> RecordOf(uint32_t rank, bool durable_only) const;
+
+ private:
+  // "": no other rank's image has it.
+  std::string HeaderOfAnother(uint32_t rank) const;
 };
 
 // The same for two images whose bytes are.
 std::string FingerprintOf(const format::CommitRecord& record);
+// Whether two images are the same but for what little differs between ranks that hold the same state (a rank's number, a generator): as
+// long, and nine in ten of their chunks have equal digests.
+bool SameBytes(const format::CommitRecord& a, const format::CommitRecord& b);
 
 }  // namespace neve::engine
 

@@ -1,8 +1,11 @@
 // State that all ranks hold alike: who keeps what, who is told what, and who may restore it.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "base/obs/log.h"
+#include "base/sync/mutex.h"
 #include "engine/many_ranks_fixture.h"
 
 namespace neve {
@@ -196,6 +199,55 @@ TEST_F(ReplicatedTest, RanksThatOpenOtherwiseAreNamed) {
     EXPECT_TRUE(absl::IsInvalidArgument(rank.opened)) << rank.opened;
     EXPECT_THAT(std::string(rank.opened.message()), HasSubstr("rank 0 opens with replicated, rank 2 without"));
   }
+}
+
+// What was logged, for a test to wait for.
+class Logged {
+ public:
+  Logged() {
+    obs::SetSink([this](obs::Level, const std::string& message) {
+      sync::MutexLock lock(mutex_);
+      lines_.push_back(message);
+      changed_.NotifyAll();
+    });
+  }
+  ~Logged() { obs::SetSink(nullptr); }
+  // The first line with that text; "" after a minute without one.
+  std::string WaitFor(const std::string& text) {
+    sync::MutexLock lock(mutex_);
+    if (!changed_.WaitFor(mutex_, 60, [&]() NEVE_REQUIRES(mutex_) { return CountLocked(text) > 0; })) return "";
+    return *std::find_if(lines_.begin(), lines_.end(), [&](const std::string& line) { return line.find(text) != line.npos; });
+  }
+  size_t Count(const std::string& text) {
+    sync::MutexLock lock(mutex_);
+    return CountLocked(text);
+  }
+
+ private:
+  size_t CountLocked(const std::string& text) const NEVE_REQUIRES(mutex_) {
+    size_t count = 0;
+    for (const std::string& line : lines_) count += line.find(text) != line.npos ? 1 : 0;
+    return count;
+  }
+
+  sync::Mutex mutex_;
+  sync::Condition changed_;
+  std::vector<std::string> lines_ NEVE_GUARDED_BY(mutex_);
+};
+
+TEST_F(ReplicatedTest, RanksOfOneHostThatSaveTheSameAreToldOfItOnce) {
+  static Logged logged;   // outlives the engines' threads
+  tiers_ = {"ram:"};
+  OpenWorld(3);
+  ASSERT_NO_FATAL_FAILURE(ExpectOpen());
+  SaveOn(1, 1);   // its own
+  for (const uint32_t rank : {0u, 2u}) SaveSame(rank, 1);
+  EXPECT_THAT(logged.WaitFor("event=replicas_saved"), AllOf(HasSubstr("ranks=0,2"), HasSubstr("replicated=True")));
+  for (uint64_t step = 2; step <= 3; ++step) SaveSameOnAll(step);
+  OnEach([&](uint32_t rank) { EXPECT_EQ(ranks_[rank].engine->Close(true, 60), absl::OkStatus()); });
+  EXPECT_EQ(logged.Count("event=replicas_saved"), 1u);
+  ranks_.clear();
+  obs::SetSink(nullptr);
 }
 
 TEST_F(ReplicatedTest, OneRankAloneIsLikeAnyOther) {

@@ -97,6 +97,8 @@ def test_what_hosts_hold_otherwise_is_rank_0s(tmp_path):
     """
     ranks = Ranks(tmp_path, 3, HOSTS, text)
     assert [ranks.line(rank) for rank in range(3)] == ["saved"] * 3
+    while "event=replica_differs step=1" not in ranks.processes[2].stderr.readline():   # told in the background
+        assert ranks.processes[2].poll() is None
     kill(ranks)
     ends = Ranks(tmp_path, 3, HOSTS, """
         with open_job(TIERS, replicated=True) as ckpt:
