@@ -1,12 +1,16 @@
-"""Rows about restoring on another number of ranks: what the plan costs before a byte is read."""
+"""Rows about restoring on another number of ranks: what the plan costs before a byte is read, and what reading then does."""
 
 import json
 import os
 import statistics
 import subprocess
+import threading
 from pathlib import Path
 
 import measure
+import numpy
+import neve
+from rows_file import _forget
 
 PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bin" / "neve_reshard_plan"
 COUNT = 10_000
@@ -31,3 +35,71 @@ def _rounds(tensors: int) -> list[dict]:
 
 def _parts(found: dict) -> tuple[float, float, float]:
     return found["parse_ms"], found["merge_ms"], found["plan_ms"]
+
+
+TENSORS, ROWS, COLUMNS = 4, 65536, 1024   # float32: 256 MiB each
+SAVERS, READERS = 4, 3
+
+
+def reshard(folder: Path) -> list[measure.Row]:
+    """Time of a verified restore of one GiB, cut by rows on 4 ranks, into 3 ranks, over that of the same bytes into the 4; and the bytes
+    that the disk gave for it, over those wanted. From files that are not in the page cache. Ranks are threads of this process."""
+    tiers = [f"file:{folder}"]
+
+    def states(world: int) -> list[dict]:
+        cuts = [(ROWS * rank // world, ROWS * (rank + 1) // world) for rank in range(world)]
+        return [{f"w{i}": neve.Piece(numpy.zeros((end - begin, COLUMNS), numpy.float32), (ROWS, COLUMNS), (begin, 0))
+                 for i in range(TENSORS)} for begin, end in cuts]
+
+    def on_each(world: int, work) -> list:
+        results = [None] * world
+
+        def run(rank: int) -> None:
+            results[rank] = work(rank)
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def open_world(world: int, life: int) -> list:
+        return on_each(world, lambda rank: neve.Checkpointer("bench", tiers, rank=rank, world=world, group=f"dir:{folder}/group-{life}"))
+
+    saved = states(SAVERS)
+    for state in saved:
+        for i in range(TENSORS):
+            piece = state[f"w{i}"]
+            piece.tensor[:] = numpy.arange(piece.offset[0], piece.offset[0] + len(piece.tensor), dtype=numpy.float32)[:, None] + i
+    writers = open_world(SAVERS, 0)
+    on_each(SAVERS, lambda rank: writers[rank].save(1, saved[rank]).wait("complete:file", 600))
+    readers, wanted = open_world(READERS, 1), states(READERS)
+    images = [str(path) for path in folder.rglob("*.safetensors")]
+    disk_bytes = []
+
+    def restore(checkpointers: list, into: list) -> float:
+        for image in images:
+            _forget(image)
+        before = _disk_bytes()
+        seconds = measure.timed(lambda: on_each(len(into), lambda rank: checkpointers[rank].restore(into=into[rank])))
+        if into is wanted:
+            disk_bytes.append(_disk_bytes() - before)
+        return seconds
+
+    found = measure.pairs(lambda: restore(readers, wanted), lambda: restore(writers, saved), ROUNDS)
+    for state in wanted:
+        for i in range(TENSORS):
+            piece = state[f"w{i}"]
+            assert (piece.tensor[:, 0] == numpy.arange(piece.offset[0], piece.offset[0] + len(piece.tensor), dtype=numpy.float32) + i).all()
+    for checkpointers in (readers, writers):
+        on_each(len(checkpointers), lambda rank: checkpointers[rank].close())
+    total = TENSORS * ROWS * COLUMNS * 4
+    seconds = statistics.median(a for a, _ in found)
+    return [measure.ratio_row("reshard_time", [a / b for a, b in found], "<= 1.3", gib_per_s=round(total / 2**30 / seconds, 3)),
+            measure.ratio_row("reshard_bytes", [bytes_read / total for bytes_read in disk_bytes], "<= 1.05", unit="x")]
+
+
+def _disk_bytes() -> int:
+    """What the block devices have given to this process."""
+    return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0])

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_format.h"
 #include "format/format_fixtures.h"
 
 namespace neve::format {
@@ -80,6 +81,27 @@ TEST(GlobalCheckTest, ReplicasThatLieOtherwiseAreSaidToBe) {
   const PiecesCheck alike = Save().Add(second).Add(third).Check();
   ASSERT_EQ(alike.replicas.size(), 1u);
   EXPECT_EQ(alike.replicas[0].copies[0].bytes, 12u) << "what repeats is there once";
+}
+
+// As many ranks as tensors, each cut by rows: work that grew with the square of either would never end.
+TEST(GlobalCheckTest, DCP_05_ManyTensorsInManyShardsAreCheckedAndEachFaultIsNamed) {
+  constexpr int64_t kTensors = 1024, kRanks = 1024, kHole = 300, kOverlap = 700;
+  Save save;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    State state;
+    for (int64_t t = 0; t < kTensors; ++t) {
+      // A row too few, or one too many.
+      const int64_t begin = t == kHole && rank == 511 ? 510 : rank, rows = t == kOverlap && rank == 511 ? 2 : 1;
+      AddBox(state, absl::StrFormat("layer%d.weight", t), {rows, 2}, {kRanks, 2}, {begin, 0});
+    }
+    save.Add(state);
+  }
+  const PiecesCheck faulty = save.Check();
+  ASSERT_EQ(faulty.problems.size(), 2u);   // of the rest nothing is wrong
+  EXPECT_EQ(faulty.tensors, static_cast<size_t>(kTensors));
+  EXPECT_THAT(faulty.problems[0].message, AllOf(HasSubstr("\"layer300.weight\""), HasSubstr("[511,0]")));
+  EXPECT_THAT(faulty.problems[1].message,
+              AllOf(HasSubstr("\"layer700.weight\""), HasSubstr("[511:513, 0:2] on rank 511"), HasSubstr("overlap")));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 """neve behind torch.distributed.checkpoint: its stock planners write and read neve's places."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +210,49 @@ def test_DCP_06_a_script_of_torchs_documentation_with_three_changed_lines(tmp_pa
     saved = script_of_torch(tmp_path / "run", 4, "save")
     assert script_of_torch(tmp_path / "run", 4, "load") == saved
     assert script_of_torch(tmp_path / "run", 3, "load") == saved
+
+
+def descendants(process):
+    """The processes that it has started, and those that these have."""
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def train_until_killed(folder, ranks, steps):
+    """Runs that script under torchrun; every process is killed once rank 0 has told of so many saves. What it told."""
+    place = Path(__file__).with_name("fsdp2_script.py")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", place, "train", folder]
+    with open(folder.with_suffix(".log"), "a") as log, subprocess.Popen(
+            run, stdout=subprocess.PIPE, stderr=log, text=True,
+            env=environment(folder.parent, OMP_NUM_THREADS="1", PYTHONHASHSEED="0")) as agent:
+        told = []
+        try:
+            for line in agent.stdout:
+                told.append(line.split())
+                if sum(words[0] == "saved" for words in told) == steps:
+                    break
+        finally:
+            for process in [agent.pid, *descendants(agent.pid)]:   # torchrun and its ranks, in the middle of a step
+                os.kill(process, signal.SIGKILL)
+    assert told and told[-1][0] == "saved", folder.with_suffix(".log").read_text()[-4000:]
+    return told
+
+
+def test_DCP_06_a_script_under_torchrun_is_killed_and_goes_on_with_four_ranks_and_with_two(tmp_path):
+    folder = tmp_path / "run"
+    saved = train_until_killed(folder, 4, 3)
+    assert [step for _, step, _ in saved] == ["1", "2", "3"]
+    for ranks in (4, 2):
+        told = train_until_killed(folder, ranks, 2)
+        # The newest that was told of, or the one that was written when the kill came and nobody told of.
+        verb, step, digest = told[0]
+        assert verb == "restored" and int(step) - int(saved[-1][1]) in (0, 1), (told, saved)
+        assert int(step) > int(saved[-1][1]) or digest == saved[-1][2]
+        assert [int(words[1]) for words in told] == [int(step), int(step) + 1, int(step) + 2]
+        saved = told
 
 
 STATE = '''

@@ -1,7 +1,8 @@
 """An FSDP2 training script written after torch's documentation of distributed checkpoints. The lines that end in `# neve` are all that
-was changed to keep its checkpoints with neve. Run by torchrun: `fsdp2_script.py save|load FOLDER`.
+was changed to keep its checkpoints with neve. Run by torchrun: `fsdp2_script.py save|load|train FOLDER`.
 """
 
+import os
 import sys
 
 import torch
@@ -55,32 +56,60 @@ def digest(model, optimizer):
     return hash(tuple(number for tensor in whole for number in tensor.flatten().tolist()))
 
 
+def train_step(model, optimizer, step):
+    torch.manual_seed(step * 1000 + dist.get_rank())
+    optimizer.zero_grad()
+    model(torch.rand(8, 16)).sum().backward()
+    optimizer.step()
+
+
+def save_checkpoint(folder, step, model, optimizer):
+    state_dict = {"app": AppState(model, optimizer), "epoch": step}
+    dcp.save(state_dict, checkpoint_id=f"{folder}/step-{step}", storage_writer=neve.dcp.StorageWriter())  # neve
+
+
+def load_checkpoint(folder, model, optimizer):
+    state_dict = {"app": AppState(model, optimizer), "epoch": 0}
+    dcp.load(state_dict, checkpoint_id=folder, storage_reader=neve.dcp.StorageReader())  # neve
+    return state_dict["epoch"]
+
+
 def save(folder):
     model, optimizer = build(0)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.rand(8, 16)).sum().backward()
-        optimizer.step()
-    state_dict = {"app": AppState(model, optimizer), "epoch": 3}
-    dcp.save(state_dict, checkpoint_id=folder, storage_writer=neve.dcp.StorageWriter())  # neve
+    for step in range(2):
+        train_step(model, optimizer, step)
+    save_checkpoint(folder, 3, model, optimizer)
     return digest(model, optimizer)
 
 
 def load(folder):
     model, optimizer = build(1)
-    state_dict = {"app": AppState(model, optimizer), "epoch": 0}
-    dcp.load(state_dict, checkpoint_id=folder, storage_reader=neve.dcp.StorageReader())  # neve
-    assert state_dict["epoch"] == 3
+    assert load_checkpoint(folder, model, optimizer) == 3
     made = digest(model, optimizer)
-    optimizer.zero_grad()
-    model(torch.rand(8, 16)).sum().backward()   # and on it goes
-    optimizer.step()
+    train_step(model, optimizer, 4)   # and on it goes
     return made
+
+
+def train(folder):
+    """Goes on from the last checkpoint, if there is one, and on and on until somebody ends it. Tells what it has restored and saved."""
+    model, optimizer = build(2)
+    step = 0
+    if os.path.exists(folder):
+        step = load_checkpoint(folder, model, optimizer)
+        tell("restored", step, digest(model, optimizer))
+    while True:
+        step += 1
+        train_step(model, optimizer, step)
+        save_checkpoint(folder, step, model, optimizer)
+        tell("saved", step, digest(model, optimizer))
+
+
+def tell(*words):
+    if dist.get_rank() == 0:
+        print(*words, flush=True)
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    made = {"save": save, "load": load}[sys.argv[1]](sys.argv[2])
-    if dist.get_rank() == 0:
-        print(made)
+    tell({"save": save, "load": load, "train": train}[sys.argv[1]](sys.argv[2]))
     dist.destroy_process_group()

@@ -86,6 +86,26 @@ TEST(FindCommonTest, DCP_06_ASaveOfAnotherWorldThatOneRankCannotReachIsNotOffere
   EXPECT_THAT(unseen->saves[0].reason, HasSubstr("rank 1 of 2 cannot reach"));
 }
 
+// What a rank says of a save does not grow with the number of ranks that saved it.
+TEST(FindCommonTest, SixteenThousandRanksAreToldInAFewBytes) {
+  constexpr uint32_t kRanks = 16384, kMissing = 9000;
+  std::vector<storage::ImageEntry> shared;
+  for (uint64_t sequence = 0; sequence < 4; ++sequence) {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      if (sequence != 3 || rank != kMissing) shared.push_back(Entry({1, sequence}, rank, kRanks));
+    }
+  }
+  const View view = Seeing(std::move(shared));
+  EXPECT_LE(Encode(view).size(), 4096u);
+  ASSERT_EQ(view.saves.size(), 4u);
+  EXPECT_FALSE(view.saves[0].Sees(kMissing));
+  EXPECT_TRUE(view.saves[0].Sees(kMissing - 1) && view.saves[0].Sees(kMissing + 1));
+  const auto common = Find({view});   // one rank alone restores what they saved
+  EXPECT_FALSE(common->saves[0].offered);
+  EXPECT_TRUE(common->saves[1].offered);
+  EXPECT_EQ(common->saves[1].save, (SaveId{1, 2}));
+}
+
 TEST(FindCommonTest, RanksThatCallOneSaveTwoStepsDisagree) {
   View other = Seeing({Entry({1, 5}, 1, 2)});
   other.saves[0].step = 7;
