@@ -30,7 +30,11 @@ struct Shown {
 
 std::vector<Shown> Join(const InspectedFile& file) {
   std::vector<Shown> shown;
-  for (const LogicalTensor& logical : file.tensors()) {
+  std::vector<const LogicalTensor*> all;
+  for (const LogicalTensor& logical : file.tensors()) all.push_back(&logical);
+  for (const LogicalTensor& logical : file.again) all.push_back(&logical);
+  for (const LogicalTensor* const one_of_all : all) {
+    const LogicalTensor& logical = *one_of_all;
     const HeaderTensor& stored = file.header().tensors[logical.stored_index];
     const uint64_t offset = stored.offset + (logical.alias ? logical.byte_offset : 0);
     Shown one{&logical, &stored, logical.alias ? 0 : stored.bytes, offset, 0, file.is_safetensors()};
@@ -105,7 +109,7 @@ std::string Heading(const InspectedFile& file, const Console& console) {
   }
   const bool data_only = file.is_whole_save() || !file.is_safetensors();
   text += absl::StrFormat("  %s, %s; %s", file.is_whole_save() ? "images of neve as one" : IsOurs(file) ? "image of neve" : KindOf(file),
-                          Counted(file.tensors().size(), "tensor"),
+                          Counted(file.tensors().size() + file.again.size(), "tensor"),
                           HumanBytes(file.header().file_bytes - (data_only ? file.header().header_bytes : 0)));
   if (!data_only) text += absl::StrFormat(", header of %s", HumanBytes(file.header().header_bytes));
   if (file.files().size() > 1) text += absl::StrFormat(" in %s", Counted(file.files().size(), "file"));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/os/syscalls.h"
+#include "format/tree_walk.h"
 #include "format/commit_record.h"
 #include "format/names.h"
 
@@ -58,6 +59,7 @@ absl::StatusOr<InspectedFile> InspectFile(const std::string& path, bool lenient)
   }
   inspected.contents = *std::move(contents);
   inspected.notes.assign(inspected.contents->notes().begin(), inspected.contents->notes().end());
+  inspected.again = format::TensorsAgain(inspected.header(), inspected.tensors());
   if (inspected.is_safetensors()) ReadRecordBeside(&inspected);
   return inspected;
 }
@@ -70,6 +72,7 @@ absl::StatusOr<InspectedFile> InspectWhole(const PlaceContent& content) {
   inspected.entries = content.whole->entries;
   NEVE_ASSIGN_OR_RETURN(inspected.whole_header, format::ParseImageHeader(content.whole->header, content.whole->image_bytes));
   NEVE_ASSIGN_OR_RETURN(inspected.whole_tensors, format::LogicalTensors(inspected.whole_header));
+  inspected.again = format::TensorsAgain(inspected.whole_header, inspected.whole_tensors);
   return inspected;
 }
 

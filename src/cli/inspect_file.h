@@ -28,6 +28,8 @@ struct InspectedFile {
   format::ImageHeader whole_header;
   std::vector<format::LogicalTensor> whole_tensors;
 
+  std::vector<format::LogicalTensor> again;    // what the tree takes again at other places
+
   bool is_whole_save() const { return contents == nullptr; }
   const format::ImageHeader& header() const { return is_whole_save() ? whole_header : contents->header(); }
   std::span<const format::LogicalTensor> tensors() const { return is_whole_save() ? whole_tensors : contents->tensors(); }

@@ -90,7 +90,8 @@ struct Conversion {
   const Source* source = nullptr;
   const format::Contents* contents = nullptr;
   format::StateTree tree;
-  std::vector<const SourceTensor*> tensors;       // those left, in tree order
+  std::vector<const SourceTensor*> tensors;       // those left, in tree order, each object once
+  std::vector<const SourceTensor*> names;         // those, and after them each place that takes one again
   ConvertReport* report = nullptr;
   const ConvertOptions* options = nullptr;
 };

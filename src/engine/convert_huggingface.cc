@@ -21,7 +21,7 @@ struct Shard {
 
 std::vector<Shard> Split(const Conversion& conversion) {
   std::vector<Shard> shards(1);
-  for (const SourceTensor* tensor : conversion.tensors) {
+  for (const SourceTensor* tensor : conversion.names) {
     if (!shards.back().tensors.empty() && tensor->bytes > conversion.options->shard_bytes - std::min(shards.back().bytes,
                                                                                                      conversion.options->shard_bytes)) {
       shards.emplace_back();
@@ -80,13 +80,14 @@ absl::Status ConvertToHuggingFace(const Conversion& conversion, const Target& ta
   RefuseMisread(conversion, /*keys_only=*/true, &refusals);
   RefuseObjects(conversion.tree.root, &refusals);
   uint64_t shared = 0;
-  for (const SourceTensor* tensor : conversion.tensors) {
+  for (const SourceTensor* tensor : conversion.names) {
     if (!HasSafetensorsName(tensor->tensor->dtype)) {
       refusals.Add(tensor->name, absl::StrFormat("safetensors has no type %s", Name(tensor->tensor->dtype)));
     }
     if (tensor->tensor->alias) ++shared;
   }
   NEVE_RETURN_IF_ERROR(refusals.ToStatus("a HuggingFace folder"));
+  conversion.report->tensors = conversion.names.size();
   const std::vector<Shard> shards = Split(conversion);
   std::vector<OutputStream> streams(shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {

@@ -167,7 +167,7 @@ absl::Status ConvertToNpz(const Conversion& conversion, const Target& target) {
   Refusals refusals;
   RefuseMisread(conversion, /*keys_only=*/true, &refusals);
   RefuseObjects(conversion.tree.root, &refusals);
-  for (const SourceTensor* tensor : conversion.tensors) {
+  for (const SourceTensor* tensor : conversion.names) {
     if (NumpyType(tensor->tensor->dtype) == nullptr) {
       refusals.Add(tensor->name, absl::StrFormat("NumPy has no type %s", Name(tensor->tensor->dtype)));
     } else if (tensor->name.size() > kMax16 - 4 || tensor->tensor->shape.size() > 64 || tensor->name.find('\0') != std::string::npos) {
@@ -175,10 +175,11 @@ absl::Status ConvertToNpz(const Conversion& conversion, const Target& target) {
     }
   }
   NEVE_RETURN_IF_ERROR(refusals.ToStatus("an .npz file"));
+  conversion.report->tensors = conversion.names.size();
   OutputStream stream;
   std::vector<Entry> entries;
-  for (size_t i = 0; i < conversion.tensors.size(); ++i) {
-    const SourceTensor& tensor = *conversion.tensors[i];
+  for (size_t i = 0; i < conversion.names.size(); ++i) {
+    const SourceTensor& tensor = *conversion.names[i];
     std::string header = ArrayHeader(*tensor.tensor);
     entries.push_back({tensor.name + ".npy", stream.bytes(), header.size() + tensor.bytes});
     stream.AddText(LocalHeader(entries.back()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -214,17 +215,20 @@ absl::Status Drop(const ConvertOptions& options, Conversion* conversion) {
   dropper.Run(&conversion->tree.root, &gone);
   NEVE_RETURN_IF_ERROR(dropper.CheckAllUsed());
   std::set<std::string_view> names;
+  std::map<std::string_view, const SourceTensor*> again;
   for (uint64_t i = 0; i < conversion->source->tensors.size(); ++i) {
     const SourceTensor& tensor = conversion->source->tensors[i];
-    if (gone.contains(i)) continue;
+    if (tensor.again) again.emplace(tensor.name, &tensor);
+    if (tensor.again || gone.contains(i)) continue;
     conversion->tensors.push_back(&tensor);
     if (!gone.empty()) names.insert(tensor.name);
   }
-  if (gone.empty()) return absl::OkStatus();
+  conversion->names = conversion->tensors;
   std::vector<const TreeNode*> same;
   CollectSame(conversion->tree.root, &same);
   for (const TreeNode* node : same) {
-    if (names.contains(node->text)) continue;
+    if (const auto found = again.find(node->path); found != again.end()) conversion->names.push_back(found->second);
+    if (gone.empty() || names.contains(node->text)) continue;
     return Invalid(absl::StrFormat("--drop: %s is the same tensor as %s; drop it too", format::Quoted(node->path),
                                    format::Quoted(node->text)));
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/os/syscalls.h"
+#include "format/tree_walk.h"
 #include "format/json_text.h"
 #include "format/names.h"
 #include "format/verified_contents.h"
@@ -67,7 +68,13 @@ absl::Status OpenStep(const FoundStep& step, const SourceOptions& options, Sourc
 }
 
 absl::Status ListTensors(Source* source) {
-  for (const format::LogicalTensor& tensor : source->contents->tensors()) {
+  source->again = format::TensorsAgain(source->contents->header(), source->contents->tensors());
+  std::vector<const format::LogicalTensor*> all;
+  for (const format::LogicalTensor& tensor : source->contents->tensors()) all.push_back(&tensor);
+  const size_t own = all.size();
+  for (const format::LogicalTensor& tensor : source->again) all.push_back(&tensor);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const format::LogicalTensor& tensor = *all[i];
     NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(tensor.shape));
     uint64_t bytes = 0;
     // Expanded dimensions cost a file nothing, so the logical size may be any number.
@@ -75,7 +82,7 @@ absl::Status ListTensors(Source* source) {
         __builtin_add_overflow(source->bytes, bytes, &source->bytes)) {
       return Damaged(absl::StrFormat("%s: the size of tensor %s overflows", source->contents->files().front(), tensor.name));
     }
-    source->tensors.push_back({tensor.name, &tensor, elements, bytes});
+    source->tensors.push_back({tensor.name, &tensor, elements, bytes, i >= own});
   }
   return absl::OkStatus();
 }

@@ -22,6 +22,7 @@ struct SourceTensor {
   std::string name;
   const format::LogicalTensor* tensor;
   uint64_t elements, bytes;
+  bool again = false;            // the same tensor object as another, at another place of the tree
 };
 
 struct Source {
@@ -29,7 +30,8 @@ struct Source {
   std::unique_ptr<format::Contents> contents;
   const GlobalContents* global = nullptr;         // `contents`, where it is made of several ranks
   std::optional<format::CommitRecord> record;     // of the one image, or of the lowest rank
-  std::vector<SourceTensor> tensors;              // in tree order
+  std::vector<SourceTensor> tensors;              // in tree order, then those that it takes again
+  std::vector<format::LogicalTensor> again;       // of those
   std::vector<std::string> notes;
   uint64_t bytes = 0;                             // of all tensors
   uint64_t stored_bytes = 0;                      // of the files that hold them

@@ -3,6 +3,8 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -356,6 +358,38 @@ absl::Status WalkTree(const ImageHeader& header, std::span<const LogicalTensor> 
   static const std::string kNoValues;
   const std::string* values = header.FindMetadata(kValuesKey);
   return TreeWalker(header, tensors, values == nullptr ? &kNoValues : values, visitor).Run(std::string_view(*tree).substr(begin));
+}
+
+std::vector<LogicalTensor> TensorsAgain(const ImageHeader& header, std::span<const LogicalTensor> tensors) {
+  class Collector final : public TreeVisitor {
+   public:
+    void Enter(const TreePlace&, Container, const NodeMembers&) override {}
+    void Leave() override {}
+    void OnTensor(const TreePlace&, const NodeMembers&, const LogicalTensor&) override {}
+    void OnValue(const TreePlace&, Value) override {}
+    void OnMeta(const TreePlace&, const NodeMembers&) override {}
+    void OnBlob(const TreePlace&, const NodeMembers&, const HeaderTensor&) override {}
+    void OnReference(const TreePlace& place, const std::string& target) override {
+      found.emplace_back(std::string(place.name), target);
+    }
+    std::vector<std::pair<std::string, std::string>> found;   // the place's name, and whose tensor it is
+  };
+  Collector collector;
+  WalkTree(header, tensors, &collector).IgnoreError();   // who reads the tree itself says what is wrong with it
+  std::vector<LogicalTensor> again;
+  if (collector.found.empty()) return again;
+  std::unordered_map<std::string_view, const LogicalTensor*> by_name;
+  for (const LogicalTensor& tensor : tensors) by_name.emplace(tensor.name, &tensor);
+  std::unordered_set<std::string_view> taken;
+  for (const auto& [name, target] : collector.found) {
+    if (by_name.contains(name) || !taken.insert(name).second) continue;
+    LogicalTensor alias = *by_name.at(target);
+    alias.name = name;
+    alias.alias = true;
+    alias.piece = nullptr;
+    again.push_back(std::move(alias));
+  }
+  return again;
 }
 
 absl::Status CheckTree(const ImageHeader& header) {

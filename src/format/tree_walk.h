@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error/status.h"
 #include "format/image_header.h"
@@ -68,6 +69,10 @@ class TreeVisitor {
 // Damaged: a rule is broken; says where. Unsupported: a node of a kind that this version does not know, so that what follows
 // cannot be told.
 absl::Status WalkTree(const ImageHeader& header, std::span<const LogicalTensor> tensors, TreeVisitor* visitor);
+
+// The tensors that the tree takes again at other places (the same object twice): aliases of those they are, by those places' names.
+// One whose name a tensor has already is left out, and so is what stands behind a node that this version does not know.
+std::vector<LogicalTensor> TensorsAgain(const ImageHeader& header, std::span<const LogicalTensor> tensors);
 
 // LogicalTensors and WalkTree: every rule of neve's own metadata.
 absl::Status CheckTree(const ImageHeader& header);
