@@ -27,9 +27,10 @@ struct TierFlush::Attempt {
 };
 
 TierFlush::TierFlush(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, const Policy& policy,
-                     std::function<void(std::function<void(absl::Status)>)> may_commit)
+                     std::function<void(std::function<void(absl::Status)>)> may_commit,
+                     std::function<void(const absl::Status&)> failing)
     : tier_(tier), executor_(executor), metrics_(metrics), policy_(policy), may_commit_(std::move(may_commit)),
-      inbox_(std::make_shared<Inbox>(executor)) {}
+      failing_(std::move(failing)), inbox_(std::make_shared<Inbox>(executor)) {}
 
 TierFlush::~TierFlush() { inbox_->Close(); }
 
@@ -56,7 +57,21 @@ void TierFlush::Enqueue(Job job) {
     }
   }
   queue_.push_back(std::move(job));
-  if (!active_) StartNext();
+  if (!active_) {
+    StartNext();
+  } else {
+    MakeWay();
+  }
+}
+
+void TierFlush::MakeWay() {
+  // A try that is under way, or the next one, looks for itself when it fails.
+  if (attempt_ != nullptr || first_failure_ < 0 || !absl::IsResourceExhausted(last_error_)) return;
+  const sync::Nanos left = std::max<sync::Nanos>(0, first_failure_ + policy_.patience - executor_.Now());
+  executor_.PostAfter(left, [this, inbox = inbox_, key = job_.record->key] {
+    if (!inbox->open() || !active_ || !(job_.record->key == key) || queue_.empty()) return;
+    if (absl::IsResourceExhausted(last_error_)) GiveUp();
+  });
 }
 
 bool TierFlush::Cancel(const ImageKey& key, absl::Status status) {
@@ -201,14 +216,17 @@ void TierFlush::Commit(const std::shared_ptr<Attempt>& attempt) {
 
 void TierFlush::AttemptFailed(absl::Status status, bool retryable) {
   const sync::Nanos now = executor_.Now();
-  attempt_.reset();   // drops the writer: its bytes are removed
+  attempt_->writer.reset();   // removes its bytes; whoever else holds the attempt
+  attempt_.reset();
   if (first_failure_ < 0) {
     first_failure_ = now;
     obs::Log(obs::Level::kWarning, absl::StrFormat("event=flush_failed %s place=\"%s\" error=\"%s\"", KeyText(job_.record->key),
                                                    tier_.info().place, std::string(status.message())));
   }
   last_error_ = status;
-  const sync::Nanos limit = NeedsAHand(status) ? std::min(policy_.patience, policy_.timeout) : policy_.timeout;
+  if (failing_) failing_(status);
+  const bool in_the_way = absl::IsResourceExhausted(status) && !queue_.empty();
+  const sync::Nanos limit = NeedsAHand(status) || in_the_way ? std::min(policy_.patience, policy_.timeout) : policy_.timeout;
   if (retryable && now - first_failure_ + pause_ <= limit && !degraded_) {
     metrics_.Add(obs::Metric::kFileRetries);
     const sync::Nanos pause = pause_ + static_cast<sync::Nanos>(executor_.Random() % static_cast<uint64_t>(pause_ / 4 + 1));

@@ -13,6 +13,9 @@
 //     where nothing but a hand can help (NeedsAHand: no permission, read-only, no folder). Then the tier is degraded: that job
 //     fails, queued ones but the newest lapse with the same error, and the newest is tried at once, like any later one: once each.
 //     A success ends the degradation. No job waits for another event: each is answered.
+//   - An image there is no room for (ResourceExhausted) does not keep a newer one waiting, which may fit: once one is queued the tier
+//     is degraded as above, at the latest `patience` after the first failure. Alone it is tried until `timeout`, since room may be made.
+//   - A failed attempt's writer, and with it the room of its bytes, is gone before anything else is begun.
 #ifndef NEVE_FLUSH_TIER_FLUSH_H_
 #define NEVE_FLUSH_TIER_FLUSH_H_
 
@@ -52,8 +55,11 @@ struct Job {
 class TierFlush {
  public:
   // `may_commit` is asked right before each commit; not OK: the image is abandoned with that status, without retries.
+  // `failing` is told of each attempt that failed, on the executor, while Describe() still names its image. It must not call back
+  // anything but the const members.
   TierFlush(storage::Tier& tier, sync::Executor& executor, obs::Metrics& metrics, const Policy& policy,
-            std::function<void(std::function<void(absl::Status)>)> may_commit);
+            std::function<void(std::function<void(absl::Status)>)> may_commit,
+            std::function<void(const absl::Status&)> failing = nullptr);
   ~TierFlush();
 
   void Enqueue(Job job);
@@ -80,6 +86,7 @@ class TierFlush {
   void PieceDone(const std::shared_ptr<Attempt>& attempt, uint64_t bytes, absl::Status status);
   void Commit(const std::shared_ptr<Attempt>& attempt);
   void AttemptFailed(absl::Status status, bool retryable);
+  void MakeWay();                                // for what is queued, if the active image finds no room
   void Degrade(absl::Status status);
   void FinishActive(absl::Status status);
 
@@ -88,6 +95,7 @@ class TierFlush {
   obs::Metrics& metrics_;
   const Policy policy_;
   std::function<void(std::function<void(absl::Status)>)> may_commit_;
+  std::function<void(const absl::Status&)> failing_;
   std::deque<Job> queue_;
   bool active_ = false;
   Job job_;                                      // valid while active_

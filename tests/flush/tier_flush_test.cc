@@ -253,6 +253,74 @@ TEST_F(TierFlushTest, WhatOnlyAHandCanMendIsNotTriedForLong) {
   EXPECT_GT(executor_->Now() - begin, policy_.patience);
 }
 
+TEST_F(TierFlushTest, AnImageThatFindsNoRoomGivesWayToOneThatMay) {
+  tier_.answer_at_once = [&](const ScriptedTier::Call& call) {
+    if (call.what == "begin" && tier_.Count("begin") > 2) {   // after the first try at image 2
+      EXPECT_EQ(tier_.writers, 0) << "the room of the attempt before is not free yet";
+    }
+    return call.what == "write" && call.key == Key(2) ? ErrnoStatus(ENOSPC, "write /ckpt/x") : absl::OkStatus();
+  };
+  Make();
+  Enqueue(1);
+  Enqueue(2);
+  Enqueue(3);
+  Enqueue(4);
+  Settle();
+  EXPECT_EQ(Outcome(1), absl::OkStatus());
+  EXPECT_EQ(ErrnoOf(Outcome(2)), ENOSPC);
+  EXPECT_THAT(std::string(Outcome(3).message()), HasSubstr("lapsed for a newer save: write /ckpt/x"));
+  EXPECT_EQ(Outcome(4), absl::OkStatus());
+  EXPECT_GT(metrics_.Get(obs::Metric::kFileRetries), 1u);   // retention may be making room
+  EXPECT_LE(executor_->Now(), policy_.patience);
+  EXPECT_FALSE(flush_->degraded());
+}
+
+TEST_F(TierFlushTest, ANewerImageEndsThePauseOfOneThatFindsNoRoom) {
+  policy_.timeout = 600 * sync::kSecond;
+  policy_.retry_max = 100 * sync::kSecond;
+  for (const sync::Nanos late : {sync::kSecond, 50 * sync::kSecond}) {   // before its patience is over, and long after
+    done_.clear();
+    tier_.answer_at_once = [&](const ScriptedTier::Call& call) {
+      return call.key == Key(1) ? ErrnoStatus(ENOSPC, "write /ckpt/x") : absl::OkStatus();
+    };
+    Make();
+    const sync::Nanos begin = executor_->Now();
+    Enqueue(1);
+    executor_->PostAfter(late, [this] { Enqueue(2); });
+    while (done_.find(2) == done_.end() && executor_->Step()) {
+    }
+    EXPECT_EQ(ErrnoOf(Outcome(1)), ENOSPC);
+    EXPECT_EQ(Outcome(2), absl::OkStatus());
+    EXPECT_GE(executor_->Now() - begin, late);
+    EXPECT_LE(executor_->Now() - begin, std::max(late, policy_.patience));
+    Settle();
+    EXPECT_TRUE(flush_->Idle());
+  }
+}
+
+TEST_F(TierFlushTest, OtherErrorsKeepTheirTurnWhateverIsQueued) {
+  tier_.answer_at_once = [&](const ScriptedTier::Call&) { return ErrnoStatus(EIO, "write /ckpt/x"); };
+  Make();
+  Enqueue(1);
+  Enqueue(2);
+  Settle();
+  EXPECT_GT(executor_->Now(), policy_.timeout - 2 * policy_.retry_max);
+}
+
+TEST_F(TierFlushTest, EachFailedAttemptIsToldAtOnce) {
+  std::vector<std::string> told;
+  flush_ = std::make_unique<TierFlush>(
+      tier_, *executor_, metrics_, policy_, [](std::function<void(absl::Status)> done) { done(absl::OkStatus()); },
+      [&](const absl::Status& status) { told.push_back(flush_->Describe() + ": " + std::string(status.message())); });
+  int failures = 2;
+  tier_.answer_at_once = [&](const ScriptedTier::Call&) { return failures-- > 0 ? Unavailable("gone") : absl::OkStatus(); };
+  Enqueue(1);
+  Settle();
+  EXPECT_EQ(Outcome(1), absl::OkStatus());
+  const std::string line = "file:/ckpt of step=10 save=i0001.s000001 rank=0: gone";
+  EXPECT_THAT(told, ElementsAre(line, line));
+}
+
 TEST_F(TierFlushTest, AWaitIsToldWhatItWaitsForAndWhy) {
   Make();
   EXPECT_EQ(flush_->DescribeWait(), "");
