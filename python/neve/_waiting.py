@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import math
 import os
 import re
 import sys
@@ -17,9 +18,20 @@ import time
 import weakref
 from typing import Any, Callable, Iterator, List, Optional
 
-from .errors import Error, Timeout
+from .errors import Error, Invalid, Timeout
 
 SLICE_S = 0.05   # how late Ctrl-C may be
+
+
+def seconds(value: Any, argument: str) -> float:
+    """A number of seconds that a caller gave; :class:`neve.Invalid` where it is none."""
+    try:
+        number = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if math.isnan(number):
+        raise Invalid(f"{argument} is {value!r}: a number of seconds is wanted") from None
+    return number
 
 
 def slices(timeout: Optional[float]) -> "Slices":
@@ -31,8 +43,8 @@ class Slices:
     """Calls an operation that raises Timeout after a given time, again and again until the whole deadline has passed."""
 
     def __init__(self, timeout: Optional[float]) -> None:
-        self._timeout = 0.0 if timeout is None else float(timeout)
-        self._deadline = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        self._timeout = 0.0 if timeout is None else seconds(timeout, "the deadline")
+        self._deadline = None if timeout is None or self._timeout < 0 else time.monotonic() + self._timeout
 
     def run(self, operation: Callable[[float], Any]) -> Any:
         while True:

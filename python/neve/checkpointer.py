@@ -28,6 +28,7 @@ from .ticket import Ticket
 _log = logging.getLogger("neve")
 
 STEP_LIMIT = 10**12
+INCARNATION_LIMIT = 2**32
 EXIT_DEADLINE_S = 600.0   # what an interpreter's exit waits for at most
 _PREPARE_ANSWER_S = 2.0   # how long prepare() waits for a refusal before it goes on in the background
 
@@ -90,16 +91,21 @@ class Checkpointer:
                  job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, on_full: str = "wait",
                  grace: Optional[float] = None, replicated: bool = False, incarnation: Optional[int] = None,
                  group: Optional[Group] = None, group_timeout: float = 300.0) -> None:
+        if not isinstance(folder, (str, os.PathLike)):
+            raise Invalid(f"the job folder is {folder!r}: give a path, such as 'runs/gpt'")
         if not os.fspath(folder):
             raise Invalid("the job folder's name is empty: give a path, such as 'runs/gpt'")
         if on_full not in _abi.ON_FULL:
             raise Invalid(f"on_full is {on_full!r}: use 'wait', 'skip' or 'replace'")
-        if isinstance(tiers, (str, bytes, Mapping)):
+        if isinstance(tiers, (str, bytes, Mapping)) or tiers is not None and not isinstance(tiers, Iterable):
             raise Invalid("tiers is a list of tier strings or dicts")
-        if grace is not None and not grace > 0:
+        if grace is not None and not _waiting.seconds(grace, "grace") > 0:
             raise Invalid(f"grace is {grace!r}: a number of seconds above 0, or None")
-        if not group_timeout > 0:
+        if not _waiting.seconds(group_timeout, "group_timeout") > 0:
             raise Invalid(f"group_timeout is {group_timeout!r}: a number of seconds above 0")
+        if job is not None and not (isinstance(job, str) and job):
+            raise Invalid(f"job is {job!r}: give a name, or leave it out for the folder's")
+        life = -1 if incarnation is None else _incarnation_number(incarnation)
         rank, world = find_world(rank, world)
         self._world = world
         self._joined = join(group, world)
@@ -109,7 +115,7 @@ class Checkpointer:
             job=None if job is None else job.encode("utf-8"),
             tiers=(ctypes.c_char_p * len(texts))(*texts) if texts else None,
             tier_count=len(texts), rank=rank, world=world, on_full=_abi.ON_FULL[on_full],
-            incarnation=-1 if incarnation is None else incarnation, grace_s=grace or 0.0, group_timeout_s=float(group_timeout),
+            incarnation=life, grace_s=float(grace or 0.0), group_timeout_s=float(group_timeout),
             replicated=int(bool(replicated)), **self._joined.fields)
         self._pid = os.getpid()
         self._folder = os.fspath(folder)
@@ -352,8 +358,9 @@ class Checkpointer:
         self._check()
         wanted = None if step is None else _step_number(step)
         tiers = _tier_names(allow_missing, "allow_missing")
+        self._check_tiers(tiers)
         rank0 = _patterns(take_rank0)
-        include = include if include is None or isinstance(include, str) else list(include)
+        include = include if include is None or isinstance(include, str) else _names_listed(include, "include")
         first: Optional[Error] = None
         before: Optional[Tuple[int, int]] = None
         while True:
@@ -393,6 +400,14 @@ class Checkpointer:
             finally:
                 for thing in reversed(opened):
                     thing.close()
+
+    def _check_tiers(self, allowed: Optional[bytes]) -> None:
+        if allowed is None:
+            return
+        known = list(self.health()["tiers"])
+        for name in allowed.decode("utf-8").split(","):
+            if name not in known:
+                raise Invalid(f"allow_missing={name!r}: no such tier here; there are {', '.join(known)}")
 
     def _find(self, step: Optional[int], before: Optional[Tuple[int, int]], tiers: Optional[bytes], fallback: bool,
               take_rank0: Optional[bytes], include: Optional[bytes] = None) -> Image:
@@ -499,12 +514,12 @@ class Checkpointer:
         """
         if os.getpid() != self._pid or not self._engine:
             return
+        limit = -1.0 if deadline is None else _waiting.seconds(deadline, "deadline")
         self._join_preparing()
         with self._lock:
             engine = ctypes.c_void_p(self._engine.value)
             self._engine.value = None
             _waiting.forget(self)
-            limit = -1.0 if deadline is None else float(deadline)
             interruptible(lambda: call("neve_engine_close", ctypes.byref(engine), 1 if final else 0, limit))
 
     def finish_at_exit(self) -> None:
@@ -550,10 +565,26 @@ def _step_number(step: Any) -> int:
     return number
 
 
+def _incarnation_number(incarnation: Any) -> int:
+    try:
+        number = -1 if isinstance(incarnation, bool) else operator.index(incarnation)
+    except TypeError:
+        number = -1
+    if not 0 <= number < INCARNATION_LIMIT:
+        raise Invalid(f"incarnation is {incarnation!r}: which life of the job this is, an int from 0 and below 2^32, or leave it out")
+    return number
+
+
+def _names_listed(names: Any, argument: str) -> List[Any]:
+    if isinstance(names, (bytes, bytearray)) or not isinstance(names, Iterable):
+        raise Invalid(f"{argument} is {names!r}: a string is wanted, or a list of strings")
+    return list(names)
+
+
 def _tier_names(names: Union[None, str, Sequence[str]], argument: str) -> Optional[bytes]:
     if names is None:
         return None
-    listed = [names] if isinstance(names, str) else list(names)
+    listed = [names] if isinstance(names, str) else _names_listed(names, argument)
     if not listed:
         if argument == "to":
             raise Invalid("to=[] names no tier: leave it out, or name one")
@@ -567,7 +598,7 @@ def _tier_names(names: Union[None, str, Sequence[str]], argument: str) -> Option
 def _patterns(take_rank0: Union[None, str, Sequence[str]]) -> Optional[bytes]:
     if take_rank0 is None:
         return None
-    listed = [take_rank0] if isinstance(take_rank0, str) else list(take_rank0)
+    listed = [take_rank0] if isinstance(take_rank0, str) else _names_listed(take_rank0, "take_rank0")
     if not listed or not all(type(pattern) is str and pattern and "\n" not in pattern for pattern in listed):
         raise Invalid(f"take_rank0={take_rank0!r} names nothing: leave it out, or pass glob patterns over dotted names")
     return "\n".join(listed).encode("utf-8", "surrogatepass")
@@ -582,6 +613,8 @@ def _include_lines(include: Any) -> Optional[bytes]:
 
 
 def _tags_json(tags: Optional[Mapping[str, Any]]) -> Optional[bytes]:
+    if tags is not None and not isinstance(tags, Mapping):
+        raise Invalid(f"tags is {tags!r}: a dict of numbers, strings and booleans is wanted")
     if not tags:
         return None
     plain: Dict[str, Any] = {}

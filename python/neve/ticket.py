@@ -89,7 +89,9 @@ class Ticket:
         skipped or replaced, and at once :class:`neve.Invalid` for a stage that is not due. Ctrl-C interrupts it.
         """
         self._check()
-        name = stage.encode("utf-8")
+        if not isinstance(stage, str):
+            raise Invalid(f"{stage!r} is no stage: pass its name, such as 'done'; a time goes to timeout=")
+        name = stage.encode("utf-8", "surrogatepass")
         _waiting.Slices(timeout).run(lambda left: call("neve_ticket_wait", self._handle, name, left))
 
     def done(self) -> bool:
@@ -132,6 +134,8 @@ class Ticket:
     def add_done_callback(self, callback: Callback) -> None:
         """Calls ``callback(ticket)`` once when nothing is pending any more, from one thread of Python's."""
         self._check()
+        if not callable(callback):
+            raise Invalid(f"{callback!r} cannot be called: pass a function of the ticket")
         _dispatcher.add(self, callback)
 
     def __await__(self) -> Generator[Any, None, None]:
