@@ -36,8 +36,8 @@ def _with_room(name: str, size_bytes: int, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (RuntimeError, MemoryError, ValueError) as error:
-        raise Exhausted(f"{name}: no memory for the {size_bytes} bytes that its strides span ({error}); leave it out with include=, "
-                        "or check whether the file is what it should be") from error
+        raise Exhausted(f"{name}: no memory for the {size_bytes} bytes that its strides span ({error}); check whether the file is "
+                        "what it should be, or leave it out (Checkpointer.restore has include=)") from error
 
 
 class Want:
@@ -141,6 +141,8 @@ class Tensors:
                 self.want_all(child)
 
     def _device(self, node: SavedTensor) -> Optional[Any]:
+        if "np" in node.extra:   # an array, which lies in host memory wherever the tensors go
+            return None
         return target_device(node.extra.get("dev"), self._map_location, node.name)
 
     # ---- Reading ----
@@ -431,7 +433,9 @@ def target_device(saved_on: Optional[str], map_location: Any, name: str) -> Opti
     if device.type == "meta" and map_location is None:
         raise Damaged(f"{name} has bytes, and says that it was on the device 'meta', which holds none")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise Invalid(f"{name} was saved from {tag}, and this machine has no such device: pass map_location='cpu'")
+        if str(wanted) == tag:
+            raise Invalid(f"{name} was saved from {tag}, and this machine has no such device: pass map_location='cpu'")
+        raise Invalid(f"map_location: {name} was to go to {device}, and this machine has no such device: pass map_location='cpu'")
     return None if device.type == "cpu" else device
 
 
@@ -648,7 +652,7 @@ def make_generator(node: SavedComposite, state: Any) -> Any:
             made = torch.Generator(device)
         except Exception as error:   # of each kind of device, its own
             raise UnsupportedOnLoad(f"{node.name} is a generator of {device}, which cannot be made here ({error}): leave it out "
-                                    "with include=") from None
+                                    "(Checkpointer.restore has include=)") from None
     else:
         import numpy
 

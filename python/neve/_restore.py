@@ -48,7 +48,7 @@ class Restoration:
     """
 
     def __init__(self, image: Image, what: str, include: Union[None, str, Sequence[str]] = None, map_location: Any = None,
-                 weights_only: bool = True, take_rank0: Optional[bytes] = None) -> None:
+                 weights_only: bool = True, take_rank0: Optional[bytes] = None, can_select: bool = False) -> None:
         self._what = what
         self._take_rank0 = take_rank0
         self._global: Optional[Image] = None
@@ -58,7 +58,7 @@ class Restoration:
         self._select: Select = None if patterns is None else _names.glob_filter(patterns)
         self._image = image
         with collector_paused():
-            self._saved = SavedState(image, self._select, weights_only)
+            self._saved = SavedState(image, self._select, weights_only, can_select)
         for pattern in patterns or ():
             self._check_pattern(pattern)
         self._tensors = Tensors(image, map_location, self._open_global)

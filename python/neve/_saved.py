@@ -112,11 +112,13 @@ class SavedComposite(Saved):
 
 class SavedState:
     """The saved tree of an image. Places that `select` refuses are left out of dicts, and :class:`SavedLeftOut` in lists.
-    `selected` and `refused` name the tensors and values that it was asked about.
+    `selected` and `refused` name the tensors and values that it was asked about. can_select: whether the caller of neve could ask
+    for a part.
     """
 
-    def __init__(self, image: Image, select: Select = None, weights_only: bool = True) -> None:
+    def __init__(self, image: Image, select: Select = None, weights_only: bool = True, can_select: bool = False) -> None:
         self.header: Header = image.header
+        self._can_select = can_select
         self._select = select
         self._resolve = _values.known_class if weights_only else _values.importing_class
         self._tensors: List[Logical] = self.header.tensors
@@ -366,9 +368,9 @@ class SavedState:
         opaque = [blob for blob in self._blobs if blob.kind is not None]
         if opaque and weights_only:
             shown = ", ".join(f"{blob.name} ({blob.kind})" for blob in opaque[:8])
-            raise UnsupportedOnLoad(
-                f"the checkpoint holds pickled objects, which could run code when loaded: {shown}. Pass weights_only=False "
-                "if you trust it, or include= to leave them out")
+            other = ", or include= to leave them out" if self._can_select else ""
+            raise UnsupportedOnLoad("the checkpoint holds pickled objects, which could run code when loaded: "
+                                    f"{shown}. Pass weights_only=False if you trust it{other}")
         payloads = read_blobs(image, [blob.number for blob in self._blobs])
         for blob in self._blobs:
             blob.value = self._decode_blob(blob, payloads[blob.number], weights_only)

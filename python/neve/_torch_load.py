@@ -29,7 +29,6 @@ from .errors import Error, Invalid, Unsupported, UnsupportedOnLoad
 _SCRATCH_BYTES = 8 << 20
 _ZIP, _HEADER_END = b"PK\x03\x04", 9
 _TAR, _TAR_AT = b"ustar", 257
-_END_BYTES_MAX = 65_557 + 76   # of what ends a zip archive: its end records, and a comment
 
 
 def is_image(head: bytes) -> bool:
@@ -90,6 +89,8 @@ def _load_folder(path: str, map_location: Any, weights_only: bool) -> Any:
 
 def can_be_mapped(path: Any) -> bool:
     """Whether a file is a zip archive of stored records below one folder, whose bytes are those of the storages."""
+    if not os.path.isfile(path):
+        return False
     try:
         with zipfile.ZipFile(os.fsdecode(path)) as archive:
             records = archive.infolist()
@@ -209,7 +210,7 @@ def _head(f: Any) -> Tuple[bytes, int]:
 
 @contextlib.contextmanager
 def _spooled(f: Any) -> Iterator[Tuple[str, int]]:
-    """The rest of a file object as a file without a name, in memory; of several zip archives in a row the first. And its size."""
+    """The rest of a file object as a file without a name, in memory; of a zip archive nothing that follows it. And its size."""
     descriptor = os.memfd_create("neve-load")
     try:
         with open(descriptor, "r+b", closefd=False) as target:
@@ -222,29 +223,52 @@ def _spooled(f: Any) -> Iterator[Tuple[str, int]]:
 
 
 def _end_of_first_archive(file: Any) -> int:
-    """Where the first of several zip archives in a row ends; the file's end where there is one, or none.
+    """Where the zip archive at the file's begin ends, whatever follows it; the file's end where there is no whole one.
 
-    The end record of an archive says where in the archive it is itself, and so where the archive begins.
+    The end record of an archive says where in the archive it is itself, and so where the archive begins. Of a later archive it
+    is passed over, with all that lies behind.
     """
-    end = file.seek(0, os.SEEK_END)
-    size = int(end)
-    while True:
-        begin = max(end - _END_BYTES_MAX, 0)
+    size = end = int(file.seek(0, os.SEEK_END))
+    file.seek(0)
+    at = _last_end_record(file, end) if file.read(4) == _ZIP else -1
+    while at >= 0:
+        begin = _archive_begin(file, at)
+        if begin == 0:
+            file.seek(at + 20)
+            return int(min(at + 22 + struct.unpack("<H", file.read(2))[0], end))
+        if begin is not None:
+            end = begin
+        at = _last_end_record(file, end if begin is not None else at + 21)
+    return size
+
+
+def _last_end_record(file: Any, end: int) -> int:
+    """Where the last end record that is whole before `end` begins; -1 without one."""
+    while end >= 22:
+        begin = max(end - _SCRATCH_BYTES, 0)
         file.seek(begin)
-        tail = file.read(end - begin)
-        at = tail.rfind(b"PK\x05\x06")
-        if at < 0 or at + 22 > len(tail):
-            return size
-        directory_bytes, directory = struct.unpack_from("<II", tail, at + 12)
-        first = begin + at - directory_bytes - directory
-        if at >= 76 and tail[at - 20:at - 16] == b"PK\x06\x07":
-            first = begin + at - 76 - struct.unpack_from("<Q", tail, at - 12)[0]
-        if first <= 0:
-            return int(end)
-        file.seek(first)
-        if file.read(4) != _ZIP:
-            return size
-        end = first
+        at = file.read(end - begin).rfind(b"PK\x05\x06", 0, end - begin - 18)
+        if at >= 0:
+            return begin + int(at)
+        if begin == 0:
+            break
+        end = begin + 21   # one may lie across the border
+    return -1
+
+
+def _archive_begin(file: Any, at: int) -> Optional[int]:
+    """Where the archive of an end record begins; None where the bytes there are no archive's."""
+    before = min(at, 20)
+    file.seek(at - before)
+    record = file.read(before + 22)
+    directory_bytes, directory = struct.unpack_from("<II", record, before + 12)
+    begin = at - directory_bytes - directory
+    if at >= 76 and record.startswith(b"PK\x06\x07"):
+        begin = at - 76 - struct.unpack_from("<Q", record, 8)[0]
+    if begin < 0:
+        return None
+    file.seek(begin)
+    return begin if file.read(4) == _ZIP else None
 
 
 def _unmapped() -> Dict[str, Any]:

@@ -425,7 +425,8 @@ class Checkpointer:
               strict: bool, weights_only: bool, take_rank0: Optional[bytes]) -> Restoration:
         """What is restored from where, decided before anything is read; `opened` gets what is to be closed."""
         def plan(source: Image) -> Restoration:
-            made = Restoration(source, f"the save of step {description['step']}", include, map_location, weights_only, take_rank0)
+            made = Restoration(source, f"the save of step {description['step']}", include, map_location, weights_only, take_rank0,
+                               can_select=True)
             opened.append(made)
             if into is not None:
                 made.plan(into, strict)

@@ -6,6 +6,7 @@ Every exception is a :class:`Error`, and also the built-in class that a caller w
 
 from __future__ import annotations
 
+import errno as errnos
 import pickle
 from typing import Dict, Optional, Type
 
@@ -18,7 +19,8 @@ __all__ = [
 class Error(Exception):
     """Base of every error that neve raises.
 
-    ``errno`` is the operating system's error number where one is known, else None.
+    ``errno`` is the operating system's error number where one is known, else None. :class:`Exhausted` and :class:`Unavailable`,
+    which are ``OSError``, always have one.
     """
 
     errno: Optional[int] = None
@@ -26,7 +28,11 @@ class Error(Exception):
     def __init__(self, message: str = "", errno: Optional[int] = None) -> None:
         super().__init__(message)
         self.message = message
-        self.errno = errno
+        self.errno = errno or self._usual_errno(message)
+
+    @staticmethod
+    def _usual_errno(message: str) -> Optional[int]:
+        return None
 
     def __str__(self) -> str:
         return self.message
@@ -52,7 +58,12 @@ class NotFound(Error, FileNotFoundError):
 
 
 class Exhausted(Error, OSError):
-    """There was no room: memory, disk, or a RAM slot (a save that was skipped or replaced)."""
+    """There was no room: memory (``errno`` ENOMEM), disk (ENOSPC), or a RAM slot (a save that was skipped or replaced: EAGAIN)."""
+
+    @staticmethod
+    def _usual_errno(message: str) -> int:
+        # A disk's refusal brings the system's number; without one it is neve's count of slots, or of the memory for them.
+        return errnos.EAGAIN if "no RAM slot was free" in message else errnos.ENOMEM
 
 
 class Damaged(Error, RuntimeError):
@@ -72,7 +83,11 @@ class Internal(Error, RuntimeError):
 
 
 class Unavailable(Error, OSError):
-    """A place could not be reached: unmounted, refused, or an input/output error."""
+    """A place could not be reached: unmounted, refused, or an input/output error (``errno`` EIO where the system gave none)."""
+
+    @staticmethod
+    def _usual_errno(message: str) -> int:
+        return errnos.EIO
 
 
 class DataLoss(Error, RuntimeError):

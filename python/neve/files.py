@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import stat
 from typing import IO, Any, Dict, Optional, Union
 
 from . import _torch_load, _torch_save, _waiting
@@ -33,11 +34,13 @@ def save(obj: Any, f: FileArgument, pickle_module: Any = pickle, pickle_protocol
     no strings).
     """
     if _is_safetensors(f):
-        path = _path(f)
+        path = _file_path(f)
         capture = _capture(obj, path)
         request = capture.request(step=0)
         interruptible(lambda: call("neve_file_save", path, ctypes.byref(request)))
         return
+    if isinstance(f, (str, bytes, os.PathLike)):
+        _file_path(f)
     _torch_save.save(obj, f, pickle_module, pickle_protocol, _use_new_zipfile_serialization, not _disable_byteorder_record,
                      stacklevel=2)
 
@@ -47,7 +50,7 @@ def async_save(obj: Any, f: PathArgument, pickle_module: Any = pickle, pickle_pr
 
     A save in flight when the interpreter exits is finished first.
     """
-    path = _path(f)
+    path = _file_path(f)
     if _is_safetensors(f):
         request = _capture(obj, path).request(step=0)
         handle = ctypes.c_void_p()
@@ -70,6 +73,8 @@ def load(f: FileArgument, map_location: Any = None, weights_only: Optional[bool]
     objects that only their classes can bring back, which can run code; what torch's restricted loader would refuse is
     :class:`neve.UnsupportedOnLoad` otherwise.
     """
+    if hasattr(weights_only, "Unpickler"):   # torch.load takes a module third
+        raise Invalid(f"weights_only is {weights_only!r}: pass a pickle module by its name, pickle_module=, with weights_only=False")
     pickle_module = pickle_load_args.pop("pickle_module", None)
     if weights_only is None:
         weights_only = pickle_module is None
@@ -84,6 +89,7 @@ def load(f: FileArgument, map_location: Any = None, weights_only: Optional[bool]
             raise Invalid(f"{f!r} is neither a path nor a file object that can be read")
         return _torch_load.load_file_object(f, map_location, weights_only, mmap, pickle_load_args)
     path = path_bytes(f)
+    _check_regular(path)
     if mmap is None:
         mmap = _torch_load.default_mmap() or None
     try:
@@ -104,6 +110,17 @@ def patch_torch() -> None:
     _torch_patch.patch()
 
 
+def _check_regular(path: bytes) -> None:
+    """Refuses what opening would wait for (a pipe, until someone writes to it) or what has no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return   # opening it says what is wrong
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Unsupported(f"{os.fsdecode(path)} is not a regular file; what comes through a pipe can be read into an io.BytesIO, "
+                          "and that be loaded")
+
+
 def _with_path(error: Error, path: bytes) -> Error:
     text = os.fsdecode(path)
     if text not in error.message:
@@ -112,9 +129,15 @@ def _with_path(error: Error, path: bytes) -> Error:
     return error
 
 
-def _path(f: Any) -> bytes:
+def _file_path(f: Any) -> bytes:
+    """The path of a file to write."""
     if isinstance(f, (str, bytes, os.PathLike)):
-        return path_bytes(f)
+        path = path_bytes(f)
+        if not path:
+            raise Invalid("the path to save to is empty: name a file")
+        if path.endswith(b"/"):
+            raise Invalid(f"{os.fsdecode(path)} ends in a slash, as only a folder's name does: name a file")
+        return path
     if hasattr(f, "write"):
         raise _torch_save.refuse_file_object(f)
     raise Invalid(f"{f!r} is no path")

@@ -1,6 +1,8 @@
 """Calls with what is not wanted: each is :class:`neve.Invalid`, says what is wanted, and changes nothing."""
 
+import errno
 import os
+import pickle
 
 import neve
 import numpy
@@ -60,3 +62,13 @@ def test_numbers_of_other_libraries_are_taken(tmp_path):
         ticket = ckpt.save(1, {"n": 1}, to="file")
         ticket.wait("done", numpy.float64(60))
         assert ticket.save_id.startswith("i0004.")
+
+
+def test_errors_of_the_system_always_have_a_number(tmp_path):
+    with pytest.raises(neve.Unavailable) as found:
+        neve.save(1, tmp_path)
+    assert found.value.errno == errno.EISDIR
+    for error, number in ((neve.Exhausted("no memory for it"), errno.ENOMEM), (neve.Unavailable("gone"), errno.EIO),
+                          (neve.Exhausted("disk", errno.ENOSPC), errno.ENOSPC), (neve.Invalid("no"), None),
+                          (neve.errors.from_code(8, "step 3 was skipped: no RAM slot was free (on_full=skip)"), errno.EAGAIN)):
+        assert error.errno == pickle.loads(pickle.dumps(error)).errno == number

@@ -143,6 +143,92 @@ def test_PT_12_two_objects_in_one_file_object(tmp_path):
     assert buffer.read() == b""
 
 
+@pytest.mark.parametrize("after", [b"x", b"trailer" * 7, bytes(200_000), b"PK\x05\x06" * 30, b"PK\x05\x06" + bytes(30),
+                                   b"PK\x03\x04" + bytes(40)], ids=len)
+def test_PT_12_what_follows_an_archive_is_left_in_the_file_object(after):
+    state = {"w": torch.arange(1000.0)}
+    inner = io.BytesIO()
+    torch.save(state, inner)
+    nested = {"bytes": torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8), "w": state["w"]}
+    for save in (neve.save, torch.save):
+        buffer = io.BytesIO(b"before")
+        buffer.seek(6)
+        ends = []
+        for content in (state, nested, state):
+            save(content, buffer)
+            ends.append(buffer.tell())
+            buffer.write(after)
+        buffer.seek(6)
+        for content, end in zip((state, nested, state), ends):
+            assert_same(neve.load(buffer), content)
+            assert buffer.tell() == end
+            assert buffer.read(len(after)) == after
+
+
+def test_PT_12_an_archive_without_its_end_is_damaged(tmp_path):
+    inner, outer = io.BytesIO(), io.BytesIO()
+    torch.save({"w": torch.ones(3)}, inner)
+    torch.save({"bytes": torch.frombuffer(bytearray(inner.getvalue()), dtype=torch.uint8)}, outer)
+    with pytest.raises(neve.Damaged):
+        neve.load(io.BytesIO(outer.getvalue()[:-40]))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    os.symlink(tmp_path / "pipe", tmp_path / "link_to_pipe")
+    for name in ("pipe", "link_to_pipe", "/dev/null", "/dev/zero"):
+        for mmap in (None, True):
+            with pytest.raises(neve.Unsupported, match=f"{name} is not a regular file.*BytesIO"):
+                neve.load(tmp_path / name, mmap=mmap)
+    torch.save([1], tmp_path / "x.pt")
+    os.symlink("x.pt", tmp_path / "link.pt")
+    assert neve.load(tmp_path / "link.pt") == [1]
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("save", [neve.save, lambda obj, f: neve.async_save(obj, f).wait(),
+                                  lambda obj, f: neve.save(obj, f, _use_new_zipfile_serialization=False)])
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_written(tmp_path, save, suffix):
+    with pytest.raises(neve.Invalid, match="is empty: name a file"):
+        save({"n": 1}, "")
+    with pytest.raises(neve.Invalid, match=f"q{suffix}/ ends in a slash.*name a file"):
+        save({"n": 1}, f"{tmp_path}/q{suffix}/")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_load_advises_is_what_load_has(tmp_path):
+    neve.save({"cfg": Holder(a=1)}, tmp_path / "m.safetensors")
+    with pytest.raises(neve.UnsupportedOnLoad, match="cfg.*weights_only=False") as caught:
+        neve.load(tmp_path / "m.safetensors")
+    assert "include" not in str(caught.value)
+    with neve.Checkpointer(tmp_path / "job") as ckpt:
+        ckpt.save(1, {"cfg": Holder(a=1), "n": 1}).wait()
+        with pytest.raises(neve.UnsupportedOnLoad, match="weights_only=False.*include="):
+            ckpt.restore()
+        assert ckpt.restore(include="n").state == {"n": 1}
+
+
+def test_arrays_stay_where_they_are_and_the_device_asked_for_is_named(tmp_path):
+    import numpy
+
+    shared = numpy.arange(4.0)
+    state = {"w": torch.arange(3.0), "a": numpy.arange(5), "s": numpy.float32(2), "n": 7,
+             "both": [shared, torch.from_numpy(shared)], "two": [shared[1:], shared[:2]]}
+    neve.save(state, tmp_path / "m.safetensors")
+    with neve.Checkpointer(tmp_path / "job") as ckpt:
+        ckpt.save(1, state).wait()
+        for load in (lambda where: neve.load(tmp_path / "m.safetensors", map_location=where),
+                     lambda where: ckpt.restore(map_location=where).state):
+            found = load("meta")
+            assert found["w"].is_meta and found["both"][1].is_meta and found["n"] == 7 and found["s"] == 2
+            assert found["a"].tolist() == [0, 1, 2, 3, 4] and found["both"][0].tolist() == [0, 1, 2, 3]
+            assert found["two"][0].tolist() == [1, 2, 3]
+            if not torch.cuda.is_available():
+                with pytest.raises(neve.Invalid, match="map_location: .* go to cuda:3, and this machine has no such device") as caught:
+                    load("cuda:3")
+                assert "saved from" not in str(caught.value)
+
+
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing"):
         neve.load(tmp_path / "nothing.pt")
@@ -153,6 +239,8 @@ def test_what_is_no_file_is_refused(tmp_path):
         neve.load(io.BytesIO(), mmap=True)
     with pytest.raises(neve.Invalid):
         neve.load(tmp_path / "x.pt", weights_only=True, pickle_module=pickle)
+    with pytest.raises(neve.Invalid, match="pickle_module="):
+        neve.load(tmp_path / "x.pt", "cpu", pickle)
 
 
 def test_PT_15_devices_that_are_not_here(tmp_path):
