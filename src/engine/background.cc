@@ -64,9 +64,9 @@ void EngineImpl::FlushOne(DurableTier& tier, node::Entry* entry, std::shared_ptr
       sync::MutexLock lock(mutex_);
       if (status.ok()) {
         committed_[record->key.save].insert(tier.name);
-        tier_errors_.erase(tier.name);
+        standing_->Works(tier.name);
       } else {
-        tier_errors_[tier.name] = std::string(status.message());
+        standing_->Fails(tier.name, std::string(status.message()));
       }
     }
     if (status.ok()) {
@@ -193,19 +193,13 @@ absl::Status EngineImpl::StreamToTiers(const SaveRequest& request, const capture
     }
     if (target.status.ok()) target.status = AwaitStatus([&](auto done) { target.writer->Commit(record, done); });
     target.writer.reset();
-    {
-      sync::MutexLock lock(mutex_);
-      if (target.status.ok()) {
-        tier_errors_.erase(target.tier->name);
-      } else {
-        tier_errors_[target.tier->name] = std::string(target.status.message());
-      }
-    }
     if (target.status.ok()) {
+      standing_->Works(target.tier->name);
       watermark_.Committed(target.tier->name, record.key.save);
       ticket.Reached(target.tier->name, PathOf(*target.tier->tier, record.key));
       executor_->Post([this, tier = target.tier, save = record.key.save] { MadeDurable(*tier, save); });
     } else {
+      standing_->Fails(target.tier->name, std::string(target.status.message()));
       watermark_.Abandoned(target.tier->name, record.key.save);
       ticket.Failed(target.tier->name, target.status);
       NoteError(target.status);

@@ -115,6 +115,9 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(EngineOptions opt
         std::make_unique<flush::TierFlush>(*durable->tier, *engine->executor_, *engine->metrics_, policy,
                                            [self = engine.get(), tier = durable.get()](std::function<void(absl::Status)> done) {
                                              self->MayCommit(*tier, std::move(done));
+                                           },
+                                           [standing = engine->standing_, tier = durable.get()](const absl::Status& status) {
+                                             standing->Fails(tier->name, std::string(status.message()), tier->flush->Describe());
                                            });
     const catalog::RetentionRule rule{durable->config.keep, durable->config.best_tag, durable->config.best_is_max,
                                       durable->config.best_count};
@@ -176,10 +179,7 @@ absl::StatusOr<uint32_t> EngineImpl::GreatestLife(std::span<const catalog::TierL
   uint32_t unseen = 0;
   for (size_t t = 0; t < listings.size(); ++t) {
     if (listings[t].status.ok()) continue;
-    {
-      sync::MutexLock lock(mutex_);
-      tier_errors_[names[t]] = std::string(listings[t].status.message());
-    }
+    standing_->Fails(names[t], std::string(listings[t].status.message()));
     if (listings[t].kind != TierKind::kRam || durable_.empty()) {
       return Annotate(listings[t].status, absl::StrFormat("tier %s cannot be listed, so no save can be numbered", names[t]));
     }
@@ -221,10 +221,7 @@ absl::Status EngineImpl::BeginLife() {
     }
   }
   incarnation_ = incarnation;
-  {
-    sync::MutexLock lock(mutex_);
-    tier_errors_.clear();
-  }
+  standing_->Forget();
   node::SlotPool::Options pool;
   pool.shared = ram_.has_value();
   pool.uid = uid;
@@ -299,7 +296,9 @@ absl::StatusOr<EngineImpl::Due> EngineImpl::DueTiers(const SaveRequest& request)
 }
 
 std::shared_ptr<TicketImpl> EngineImpl::NewTicket(uint64_t step, const SaveId& save, const Due& due) const {
-  return std::make_shared<TicketImpl>(step, save, due.own, options_.world, due.others);
+  auto ticket = std::make_shared<TicketImpl>(step, save, due.own, options_.world, due.others);
+  ticket->TellsOf(standing_);
+  return ticket;
 }
 
 format::CommitRecord EngineImpl::RecordOf(const SaveRequest& request, const format::Layout& layout, SaveId save) const {

@@ -29,6 +29,7 @@
 #include "engine/save_opener.h"
 #include "engine/state.h"
 #include "engine/ticket.h"
+#include "engine/tier_standing.h"
 #include "engine/watermark.h"
 #include "flush/tier_flush.h"
 #include "format/names.h"
@@ -217,6 +218,7 @@ class EngineImpl : public Engine {
   const std::shared_ptr<obs::Metrics> metrics_;
   const std::shared_ptr<sync::Crew> crew_;
   const std::shared_ptr<HeldSaves> held_;
+  const std::shared_ptr<engine::TierStanding> standing_ = std::make_shared<engine::TierStanding>();
   std::vector<std::unique_ptr<DurableTier>> durable_;
   std::optional<TierConfig> ram_;
   format::LifeClaim claim_;                        // of this life; with many ranks they share its nonce
@@ -252,7 +254,6 @@ class EngineImpl : public Engine {
   absl::Status first_error_ NEVE_GUARDED_BY(mutex_);
   std::map<SaveId, std::set<std::string>> committed_ NEVE_GUARDED_BY(mutex_);   // of saves still in the pool
   std::string streaming_ NEVE_GUARDED_BY(mutex_);   // why the newest save lay in no slot, for health
-  std::map<std::string, std::string> tier_errors_ NEVE_GUARDED_BY(mutex_);      // degraded tiers, for health
   std::vector<std::weak_ptr<TicketImpl>> watched_ NEVE_GUARDED_BY(mutex_);      // not known to be complete yet
   bool watching_ NEVE_GUARDED_BY(mutex_) = false;
   bool told_look_ NEVE_GUARDED_BY(mutex_) = false;   // a look at what was told is on its way

@@ -121,11 +121,11 @@ std::string EngineImpl::HealthJson() const {
     auto& tiers = health["tiers"] = nlohmann::ordered_json::object();
     if (ram_.has_value()) tiers["ram"] = {{"place", "ram:"}, {"ok", true}, {"error", nullptr}};
     for (const auto& durable : durable_) {
-      const auto error = tier_errors_.find(durable->name);
+      const std::string error = standing_->Error(durable->name);
       tiers[durable->name] = {
           {"place", durable->tier->info().place},
-          {"ok", error == tier_errors_.end()},
-          {"error", error == tier_errors_.end() ? nlohmann::ordered_json() : nlohmann::ordered_json(error->second)}};
+          {"ok", error.empty()},
+          {"error", error.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error)}};
     }
   }
   const node::SlotPool* pool = ready_pool_;

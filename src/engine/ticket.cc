@@ -57,9 +57,21 @@ absl::Status TicketImpl::Wait(std::string_view stage, double timeout_s) const {
   }
   if (!changed_.WaitFor(mutex_, timeout_s, [entry] { return entry->state != StageState::kPending; })) {
     return Timeout(absl::StrFormat("step %d (save %s) has not reached \"%s\" after %.3g s%s", step_, save_.ToString(), stage,
-                                   timeout_s, stage.starts_with("complete") && !missing_.empty() ? ": " + missing_ : ""));
+                                   timeout_s, PendingLocked(stage)));
   }
   return entry->status;
+}
+
+std::string TicketImpl::PendingLocked(std::string_view stage) const {
+  std::string why;
+  if (stage.starts_with("complete") && !missing_.empty()) why = ": " + missing_;
+  if (standing_ == nullptr) return why;
+  for (const StageEntry& entry : stages_) {
+    const bool concerns = entry.name == stage || stage == "done" || stage == "complete" || stage == "complete:" + entry.name;
+    if (!concerns || entry.state != StageState::kPending) continue;
+    if (const std::string story = standing_->Story(entry.name); !story.empty()) why += (why.empty() ? ": " : "; ") + story;
+  }
+  return why;
 }
 
 std::vector<std::pair<std::string, StageState>> TicketImpl::Stages() const {
@@ -77,6 +89,11 @@ absl::Status TicketImpl::Error() const {
 std::map<std::string, std::string> TicketImpl::Places() const {
   sync::MutexLock lock(mutex_);
   return places_;
+}
+
+void TicketImpl::TellsOf(std::shared_ptr<const engine::TierStanding> standing) {
+  sync::MutexLock lock(mutex_);
+  standing_ = std::move(standing);
 }
 
 void TicketImpl::CopiesFrom(std::shared_ptr<capture::DeviceSave> save) {

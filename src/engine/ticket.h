@@ -9,6 +9,7 @@
 #include "base/os/unique_handle.h"
 #include "base/sync/mutex.h"
 #include "capture/device_save.h"
+#include "engine/tier_standing.h"
 #include "neve/engine.h"
 
 namespace neve {
@@ -28,6 +29,8 @@ class TicketImpl : public Ticket {
   int Descriptor() const override { return event_.get(); }
   absl::Status Fence(std::span<const DeviceStream> streams, double timeout_s) override;
   std::map<std::string, std::string> Places() const override;
+  // What a wait that ends too early says of its tiers; before the ticket is given out.
+  void TellsOf(std::shared_ptr<const engine::TierStanding> standing);
   void CopiesFrom(std::shared_ptr<capture::DeviceSave> save);   // what Fence waits for; before the ticket is given out
 
   // Each stage is set once; "done" and "complete" follow from the others.
@@ -52,6 +55,7 @@ class TicketImpl : public Ticket {
   };
   StageEntry* FindLocked(std::string_view stage) const NEVE_REQUIRES(mutex_);
   StageEntry* FindCompleteLocked(std::string_view tier) const NEVE_REQUIRES(mutex_);
+  std::string PendingLocked(std::string_view stage) const NEVE_REQUIRES(mutex_);   // why it has not come, as far as is known
   void DeriveLocked() NEVE_REQUIRES(mutex_);
   void Announce() const;
 
@@ -65,6 +69,7 @@ class TicketImpl : public Ticket {
   mutable std::vector<StageEntry> stages_ NEVE_GUARDED_BY(mutex_);
   mutable std::vector<StageEntry> complete_in_ NEVE_GUARDED_BY(mutex_);       // of many ranks, by tier
   std::string missing_ NEVE_GUARDED_BY(mutex_);
+  std::shared_ptr<const engine::TierStanding> standing_ NEVE_GUARDED_BY(mutex_);   // null: nothing is known
   absl::Status error_ NEVE_GUARDED_BY(mutex_);
   std::map<std::string, std::string> places_ NEVE_GUARDED_BY(mutex_);
   std::shared_ptr<capture::DeviceSave> device_save_ NEVE_GUARDED_BY(mutex_);   // null: a state in host memory

@@ -1,3 +1,7 @@
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
 #include <fstream>
 #include <set>
 
@@ -481,6 +485,40 @@ TEST_F(EngineTest, AReadOnlyFolderFailsTheTicketNotTheCall) {
   EXPECT_FALSE((*ticket)->Wait("file", 60).ok());
   EXPECT_NE(engine_->HealthJson().find("\"ok\":false"), std::string::npos) << engine_->HealthJson();
   EXPECT_FALSE(engine_->Close(false, 10).ok());
+}
+
+// A limit of the size of files refuses an image as a full disk does, and can be lifted.
+TEST_F(EngineTest, ATierThatFailsNowIsToldByHealthAndByTheWait) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(Open({"file:" + folder_ + "?timeout=600"}).ok());
+  TestState state(4, 1'000'000);
+  state.Set(2);
+  struct rlimit small = before;
+  small.rlim_cur = 1'000'000;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  auto ticket = Save(state, 1);
+  absl::Status waited = absl::OkStatus();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  do {
+    if (ticket.ok()) waited = (*ticket)->Wait("file", 0.01);
+  } while (absl::IsDeadlineExceeded(waited) && waited.message().find("fails") == waited.message().npos &&
+           std::chrono::steady_clock::now() < end);
+  const std::string health = engine_->HealthJson();
+  const absl::Status done = ticket.ok() ? (*ticket)->Wait("done", 0) : ticket.status();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(waited)) << waited;
+  for (const std::string& message : {std::string(waited.message()), std::string(done.message())}) {
+    EXPECT_NE(message.find("tier file fails (file:"), message.npos) << message;
+    EXPECT_NE(message.find("step=1 "), message.npos) << message;
+    EXPECT_NE(message.find("File too large"), message.npos) << message;
+  }
+  EXPECT_NE(health.find("\"ok\":false"), health.npos) << health;
+  EXPECT_NE(health.find("File too large"), health.npos) << health;
+  ASSERT_TRUE((*ticket)->Wait("file", 60).ok()) << (*ticket)->Error();
+  EXPECT_EQ(engine_->HealthJson().find("\"ok\":false"), std::string::npos) << engine_->HealthJson();
 }
 
 TEST_F(EngineTest, NothingFitsTheBudgetSoTheSaveStreams) {
