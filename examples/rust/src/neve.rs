@@ -28,6 +28,7 @@ mod ffi {
         pub group_gather: *const c_void,
         pub group_context: *mut c_void,
         pub group_timeout_s: f64,
+        pub replicated: c_int,
     }
 
     #[repr(C)]
@@ -222,6 +223,7 @@ impl Engine {
             group_gather: null(),
             group_context: null_mut(),
             group_timeout_s: 300.0,
+            replicated: 0,
         };
         let mut handle = null_mut();
         call(|error| unsafe { ffi::neve_engine_open(&options, &mut handle, error) })?;
