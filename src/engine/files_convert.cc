@@ -291,7 +291,12 @@ absl::StatusOr<ConvertReport> ConvertPlace(const std::string& in, const std::str
   using namespace engine;   // NOLINT: the parts of this very function
   const std::string path = PathOf(out);
   NEVE_ASSIGN_OR_RETURN(const TargetKind kind, TargetOf(path, options.to));
-  NEVE_ASSIGN_OR_RETURN(const Source source, OpenSource(in, options.source));
+  SourceOptions from = options.source;
+  if (kind == TargetKind::kStep && from.step >= 0) {   // what has no steps to choose from: the number of the one that is made
+    NEVE_ASSIGN_OR_RETURN(const PlaceInfo info, ResolvePlace(in));
+    if (!CheckSelection(info, in, from.step, -1).ok()) from.step = -1;
+  }
+  NEVE_ASSIGN_OR_RETURN(const Source source, OpenSource(in, from));
   NEVE_RETURN_IF_ERROR(RefuseSame(source, path));
   ConvertReport report;
   report.from = source.kind;

@@ -307,7 +307,7 @@ absl::StatusOr<std::unique_ptr<Slot>> Slot::Create(const CreateOptions& options)
   const std::string temporary = os::JoinPath(folder, MakeTemporaryName(owner));
   const std::string path = os::JoinPath(folder, MakeSlotName(options.rank));
   absl::StatusOr<os::File> opened = NotFound(folder);
-  for (int attempt = 0; attempt < 3; ++attempt) {   // another process may remove the folder with its last slot in between
+  for (int attempt = 0; attempt < 1000; ++attempt) {   // another process may remove the folder with its last slot in between
     const absl::Status ready = PrivateFolder(folder, /*create=*/true);
     if (absl::IsNotFound(ready)) continue;
     NEVE_RETURN_IF_ERROR(ready);

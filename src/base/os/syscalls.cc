@@ -242,6 +242,7 @@ absl::Status Mkdir(const std::string& path, mode_t mode) {
   if (result == -EEXIST) {
     const auto there = Stat(path);
     if (there.ok() && S_ISDIR(there->st_mode)) return absl::OkStatus();
+    if (absl::IsNotFound(there.status())) return there.status();   // it went in between
     return Failure(result, absl::StrFormat("make the folder %s (what is there is no folder)", path));
   }
   return Failure(result, absl::StrFormat("make the folder %s", path));
