@@ -9,7 +9,7 @@
 namespace neve::group {
 namespace {
 
-constexpr std::string_view kVersion = "neve-group-1";
+constexpr std::string_view kVersion = "neve-group-2";
 constexpr const char* kSession = "session";
 constexpr const char* kAnswer = "all";
 constexpr size_t kRanksNamed = 16;
@@ -29,7 +29,13 @@ std::string Named(const std::vector<uint32_t>& ranks) {
 struct Session {
   std::string session, who;
   uint64_t world = 0;
+  std::string before;   // "": none
 };
+
+// It becomes part of names.
+bool IsPlain(const std::string& session) {
+  return session.size() <= 64 && session.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
 
 std::string EncodeSession(const Session& session) {
   std::string text;
@@ -37,6 +43,7 @@ std::string EncodeSession(const Session& session) {
   PutField(&text, session.session);
   PutField(&text, session.who);
   PutField(&text, std::to_string(session.world));
+  PutField(&text, session.before);
   return text;
 }
 
@@ -45,11 +52,10 @@ std::optional<Session> DecodeSession(std::string_view text) {
   if (fields.Next() != kVersion) return std::nullopt;
   const std::optional<std::string> session = fields.Next(), who = fields.Next();
   const std::optional<uint64_t> world = fields.NextNumber();
-  // It becomes part of names.
-  const bool plain = session.has_value() && !session->empty() && session->size() <= 64 &&
-                     session->find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!plain || !who.has_value() || !world.has_value()) return std::nullopt;
-  return Session{*session, *who, *world};
+  const std::optional<std::string> before = fields.Next();
+  if (!session.has_value() || session->empty() || !IsPlain(*session) || !who.has_value() || !world.has_value()) return std::nullopt;
+  if (!before.has_value() || !IsPlain(*before)) return std::nullopt;
+  return Session{*session, *who, *world, *before};
 }
 
 }  // namespace
@@ -103,6 +109,7 @@ void Exchange::BeginRound(std::string what, std::string mine) {
   ++round_;
   posted_ = false;
   others_answer_.clear();
+  superseded_at_ = -1;
   last_error_ = absl::OkStatus();
   mine_ = Message{self_.token, self_.who, std::move(what), std::move(mine), "", self_.world};
   come_.assign(self_.rank == 0 ? self_.world : 0, std::nullopt);
@@ -135,10 +142,14 @@ std::optional<absl::StatusOr<std::vector<std::string>>> Exchange::Poll(sync::Nan
 
 bool Exchange::Announce() {
   if (announced_) return true;
+  std::string before;
   if (const std::optional<std::string> old = Read(kSession)) {
-    if (const std::optional<Session> session = DecodeSession(*old)) store_.Forget(session->session);
+    if (const std::optional<Session> session = DecodeSession(*old); session.has_value() && session->session != session_) {
+      before = session->session;
+      if (!session->before.empty()) store_.Forget(session->before);
+    }
   }
-  const absl::Status written = store_.Set(kSession, EncodeSession({session_, self_.who, self_.world}));
+  const absl::Status written = store_.Set(kSession, EncodeSession({session_, self_.who, self_.world, before}));
   if (!written.ok()) last_error_ = written;
   announced_ = written.ok();
   return announced_;
@@ -282,6 +293,12 @@ Exchange::Outcome Exchange::PollOther(sync::Nanos now) {
   if (const std::optional<Session> seen = text.has_value() ? DecodeSession(*text) : std::nullopt;
       seen.has_value() && seen->session != session_) {
     if (bound_) {
+      // Rank 0 may have ended this round and begun another life since.
+      if (Post()) {
+        if (Outcome outcome = ReadAnswer(); outcome.has_value()) return outcome;
+      }
+      if (superseded_at_ < 0) superseded_at_ = now;
+      if (now < std::min(deadline_, superseded_at_ + Grace(deadline_ - begin_))) return std::nullopt;
       return Unavailable(absl::StrFormat("%s has begun another life of the job through %s; this process (rank %d, %s) has no part in it",
                                          seen->who, store_.place(), self_.rank, self_.who));
     }

@@ -2,7 +2,7 @@
 // and again; it never sleeps, so hundreds of them run in one thread against a simulated store.
 //
 // Names in the store
-//   session                      rank 0: (session, world, who). A session is random: one life of one group
+//   session                      rank 0: (session, world, who, the session before). A session is random: one life of one group
 //   <session>/<round>/<rank>     a rank's message: (token, world, who, purpose, data, why it leaves if it does)
 //   <session>/<round>/all        rank 0's answer: an error, or the (token, data) of every rank
 //
@@ -17,7 +17,8 @@
 //   - Whoever finds another session than the one it took part in, or another token under its own rank, says so: two processes
 //     claim one rank.
 //   - Rank 0 writes one answer a round, an error included, so every rank that is still there gets the same.
-//   - What a round left is forgotten once every rank has come to the next.
+//   - What a round left is forgotten once every rank has come to the next; the last round of a session, once a session after the
+//     next begins. So rank 0 may begin another life while a slower rank has yet to read the last answer of this one: it finds it.
 #ifndef NEVE_GROUP_EXCHANGE_H_
 #define NEVE_GROUP_EXCHANGE_H_
 
@@ -86,6 +87,7 @@ class Exchange {
   sync::Nanos begin_ = 0, deadline_ = 0;
   std::vector<std::optional<Message>> come_;   // rank 0: this round's
   std::string others_answer_;       // others: what an answer said that did not count
+  sync::Nanos superseded_at_ = -1;  // others: when another session was first seen; the answer of this one may still come into sight
   absl::Status last_error_;
 };
 

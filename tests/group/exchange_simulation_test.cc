@@ -132,6 +132,97 @@ class History {
   bool deaths_ = false;
 };
 
+// Ranks that begin their next life as soon as they have the last answer of this one, whoever still waits for it.
+class HastyLives {
+ public:
+  explicit HastyLives(uint64_t seed) : executor_(sync::SimExecutor::Create(seed)) {
+    faults_.visible_after_max = executor_->Random() % 2 == 0 ? 0 : static_cast<sync::Nanos>(executor_->Random() % (5 * sync::kSecond));
+    store_ = std::make_shared<testing::SimStoreState>(*executor_, faults_);
+    const uint32_t worlds[] = {2, 3, 8};
+    world_ = worlds[executor_->Random() % 3];
+  }
+
+  std::string Run() {
+    ranks_.resize(world_);
+    for (uint32_t rank = 0; rank < world_; ++rank) NextLife(rank);
+    executor_->RunUntilIdle();
+    for (uint32_t rank = 0; rank < world_ && failure_.empty(); ++rank) {
+      if (ranks_[rank].life != kLives) failure_ = absl::StrFormat("rank %d ended in life %d", rank, ranks_[rank].life);
+    }
+    return failure_;
+  }
+  // How often rank 0 was a life ahead of another rank.
+  uint64_t ahead() const { return ahead_; }
+
+ private:
+  static constexpr int kLives = 4, kRounds = 2;
+  struct Rank {
+    std::unique_ptr<testing::SimStore> store;
+    std::unique_ptr<Exchange> exchange;
+    int life = 0, round = 0;
+  };
+
+  void NextLife(uint32_t rank) {
+    Rank& self = ranks_[rank];
+    self.exchange.reset();
+    self.store = std::make_unique<testing::SimStore>(store_, ++processes_);
+    self.exchange = std::make_unique<Exchange>(
+        *self.store, Self{rank, world_, absl::StrFormat("process %d", processes_), absl::StrFormat("%016x", processes_)},
+        absl::StrFormat("%x", 0xabc0000 + processes_));
+    self.round = 0;
+    if (rank == 0) {
+      for (const Rank& other : ranks_) ahead_ += &other != &self && other.life < self.life ? 1 : 0;
+    }
+    Begin(rank);
+  }
+  void Begin(uint32_t rank) {
+    const sync::Nanos now = executor_->Now();
+    ranks_[rank].exchange->Begin("what", absl::StrFormat("life %d round %d rank %d", ranks_[rank].life, ranks_[rank].round, rank), now,
+                                 now + 120 * sync::kSecond);
+    Poll(rank);
+  }
+  void Poll(uint32_t rank) {
+    Rank& self = ranks_[rank];
+    const auto outcome = self.exchange->Poll(executor_->Now());
+    if (!outcome.has_value()) {
+      executor_->PostAfter(sync::kSecond / 100 + static_cast<sync::Nanos>(executor_->Random() % (3 * sync::kSecond)),
+                           [this, rank] { Poll(rank); });
+      return;
+    }
+    if (!outcome->ok()) {
+      failure_ = absl::StrFormat("life %d round %d rank %d: %s", self.life, self.round, rank, outcome->status().ToString());
+      return;
+    }
+    for (uint32_t other = 0; other < world_; ++other) {
+      if ((**outcome)[other] == absl::StrFormat("life %d round %d rank %d", self.life, self.round, other)) continue;
+      failure_ = absl::StrFormat("rank %d in life %d got \"%s\"", rank, self.life, (**outcome)[other]);
+      return;
+    }
+    if (++self.round < kRounds) return Begin(rank);
+    if (++self.life < kLives) NextLife(rank);
+  }
+
+  std::unique_ptr<sync::SimExecutor> executor_;
+  testing::SimStoreFaults faults_;
+  std::shared_ptr<testing::SimStoreState> store_;
+  uint32_t world_ = 0, processes_ = 0;
+  std::vector<Rank> ranks_;
+  uint64_t ahead_ = 0;
+  std::string failure_;
+};
+
+TEST(ExchangeSimulation, ALifeThatBeginsAtOnceLeavesSlowerRanksTheLastAnswerOfTheOneBefore) {
+  const uint64_t first = (uint64_t{std::random_device{}()} << 20) + 1;
+  std::printf("200 histories from seed %llu on\n", static_cast<unsigned long long>(first));
+  uint64_t ahead = 0;
+  for (uint64_t seed = first; seed < first + 200; ++seed) {
+    HastyLives lives(seed);
+    ASSERT_EQ(lives.Run(), "") << "seed " << seed;
+    ahead += lives.ahead();
+  }
+  EXPECT_GT(ahead, 0u);
+}
+
 TEST(ExchangeSimulation, WhoeverGetsAnAnswerGetsTheSameOfThisLife) {
   Tally tally;
   if (const char* seed = std::getenv("SEED"); seed != nullptr) {

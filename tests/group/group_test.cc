@@ -171,10 +171,11 @@ TEST(DirGroupTest, FilesOfAnEarlierLifeAreNeverTakenForThisOne) {
   run("a", false);
   run("b", true);   // the others find the first life's answers, and wait for their own
   run("c", true);
-  // What is left is the last session's last round.
+  run("d", false);
+  // What is left are the last rounds of the last session and of the one before, which a slow rank may still have to read.
   size_t folders = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) folders += entry.is_directory() ? 1 : 0;
-  EXPECT_EQ(folders, 1u);
+  EXPECT_EQ(folders, 2u);
 }
 
 TEST(DirGroupTest, TwoProcessesOfOneRankAreNamed) {
