@@ -201,7 +201,7 @@ class Image {
   // Header bytes (8 + JSON), already verified where a record is there. Lives as long as the image.
   virtual std::string_view header() const = 0;
   virtual uint64_t image_bytes() const = 0;
-  virtual bool has_digests() const = 0;  // a file without a record has none: then structure is all that is checked
+  virtual bool has_digests() const = 0;  // a file with neither a record nor digests within has none: structure is checked
   // Fills the targets, each chunk from the nearest tier whose digest holds; bad copies are reported and healed. Not atomic:
   // after an error targets may be partly written (`written` marks the ranges that were touched, one byte each, when given).
   // DataLoss: no tier has a good copy of some chunk (names chunk, offset, tiers tried).

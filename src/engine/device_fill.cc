@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/obs/log.h"
+#include "base/sync/mutex.h"
 #include "tensor/box.h"
 
 namespace neve::engine {
@@ -42,10 +43,10 @@ class Filler {
     }
     if (!device_->Health().ok()) return;   // nothing runs there any more
     obs::Log(obs::Level::kError, absl::StrFormat("event=buffers_lost device=\"%s\" bytes=%u", device_->name(), 2 * buffer_bytes_));
-    for (Buffer& buffer : buffers_) {
-      [[maybe_unused]] auto* memory = new device::OwnedMemory(std::move(buffer.memory));
-      [[maybe_unused]] auto* plain = buffer.plain.release();
-    }
+    static auto* const kept = new std::vector<Buffer>;
+    static auto* const mutex = new sync::Mutex;
+    sync::MutexLock lock(*mutex);
+    for (Buffer& buffer : buffers_) kept->push_back(std::move(buffer));
   }
 
   absl::Status Begin(uint64_t bytes) {

@@ -1,9 +1,11 @@
 // Restores into the memory of a simulated device: bytes verified in host memory, copied out of two buffers that take turns.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include "base/obs/log.h"
 #include "device/simulated.h"
 #include "engine/device_fill.h"
 #include "engine/engine_fixture.h"
@@ -165,6 +167,23 @@ TEST_F(DeviceRestoreTest, AFailureOfTheDeviceIsTheRestores) {
     for (void* const memory : memory_) device_->Free(MemoryKind::kDevice, memory);
     memory_.clear();
   }
+}
+
+TEST_F(DeviceRestoreTest, BuffersOfAStreamThatCannotBeAskedStayForGood) {
+  Start();
+  const std::vector<Wanted> tensors = {{"a", DType::kU8, {100'000}, {1}}};
+  ASSERT_TRUE(Open().ok());
+  SaveFromHost(tensors);
+  Allocate(tensors);
+  std::vector<std::string> lines;
+  obs::SetSink([&](obs::Level, const std::string& line) { lines.push_back(line); });
+  device_->FailAlways(Fault::kRecord);
+  EXPECT_FALSE(Restore(tensors).ok());
+  obs::SetSink(nullptr);
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const std::string& line) { return line.find("event=buffers_lost") != line.npos; }),
+            1);
+  device_->Settle();   // the copy runs out of memory that is still there
+  EXPECT_EQ(Different(tensors), "");
 }
 
 TEST_F(DeviceRestoreTest, ATensorWithGapsIsRefusedByNameBeforeAnythingIsWritten) {
