@@ -79,6 +79,7 @@ class Binder:
                 if place[1:] == refused[1:]:   # met under other names as well, maybe
                     self.different.append(f"{place.name}: {why}")
                     self._undo[place.name]()
+        self._undo.clear()   # some know this binder, which would outlive the restore until the garbage collector comes by
 
     def _fetch(self, place: _overlap.Place, memory: Any) -> bool:
         """What was saved for a place that is a box."""
@@ -193,7 +194,7 @@ class Binder:
         if text is not None:
             self.different.append(text)
             return lambda: target
-        self._undo[name] = lambda: self._tensors.drop_target(node, target)
+        self._undo[name] = partial(self._tensors.drop_target, node, target)
         self._tensors.want(node, target)
         return lambda: target
 

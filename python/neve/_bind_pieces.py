@@ -8,7 +8,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _pieces, _tensors
 from ._boxes import BoxReads, Whole, Wholes
-from ._image import Image
+from ._image import GlobalImage, Image
 from ._pieces import Boxes, Piece
 from ._saved import Saved, SavedComposite, SavedDict, SavedList, SavedReference, SavedTensor
 from ._tensors import Shape
@@ -91,11 +91,11 @@ class PieceReads:
     """Which boxes are read from where: this rank's own image has most of what an unchanged layout wants; the rest comes from the
     global image of the same save, which is opened when the first box needs it, or when bytes of the own image are bad.
 
-    open_global: gives that image, of which logical tensors alone are looked at. written: gets the labels of what was touched.
+    written: gets the labels of what was touched.
     """
 
-    def __init__(self, image: Image, open_global: Callable[[], Image], written: List[str]) -> None:
-        self._image, self._open_global, self._written = image, open_global, written
+    def __init__(self, image: Image, global_image: GlobalImage, written: List[str]) -> None:
+        self._image, self._global, self._written = image, global_image, written
         self._own: Optional[Wholes] = None
         self._wanted: List[_Want] = []      # the own image holds them
         self._elsewhere: List[_Want] = []   # it does not
@@ -131,7 +131,7 @@ class PieceReads:
 
     def fetch(self, whole: Whole, offset: Shape, memory: Any) -> None:
         """Reads one box at once, into memory that is no target's."""
-        reads = PieceReads(self._image, self._open_global, [])
+        reads = PieceReads(self._image, self._global, [])
         reads.want(whole.name, whole, offset, memory)
         reads.read()
 
@@ -165,7 +165,7 @@ class PieceReads:
     def _read_global(self, wants: List[_Want]) -> None:
         if not wants:
             return
-        image = self._open_global()
+        image = self._global.open()
         numbers = {tensor.name: index for index, tensor in enumerate(image.header.tensors)}
         reads = BoxReads(image, self._written)
         for label, whole, offset, memory in wants:

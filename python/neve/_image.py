@@ -57,6 +57,14 @@ class Range(NamedTuple):
     item_bytes: int = 1
 
 
+class Columns(NamedTuple):
+    """Many contiguous ranges, by columns: where each begins in the image, its bytes, and the address it goes to."""
+
+    offsets: "array[int]"
+    bytes: "array[int]"
+    targets: "array[int]"
+
+
 class Box(NamedTuple):
     """A box of one of the image's tensors, in coordinates of the logical tensor, and the memory it goes to."""
 
@@ -324,15 +332,27 @@ class Image:
             self._read_batch(pieces[begin:end], touched)
             begin = end
 
+    def read_columns(self, columns: Columns) -> bool:
+        """Fills the ranges' memory, none of which is empty, where they are one batch; else does nothing and is False."""
+        offsets, sizes = columns.offsets, columns.bytes
+        if not offsets:
+            return True
+        if min(offsets) // BATCH_BYTES != (max(offsets) + max(sizes) - 1) // BATCH_BYTES:
+            return False
+        call("neve_image_read", self._handle, ctypes.byref(self._request(columns, (ctypes.c_uint8 * len(offsets))())))
+        return True
+
+    @staticmethod
+    def _request(columns: Columns, written: Any) -> Any:
+        return _abi.Ranges.new(
+            count=len(columns.offsets), offsets=_pointer(columns.offsets, ctypes.c_uint64), bytes=_pointer(columns.bytes, ctypes.c_uint64),
+            targets=columns.targets.buffer_info()[0], written=written)
+
     def _read_batch(self, pieces: List[Range], touched: Optional[List[str]]) -> None:
         count = len(pieces)
         written = (ctypes.c_uint8 * count)()
-        offsets = array("Q", [piece.offset for piece in pieces])
-        sizes = array("Q", [piece.bytes for piece in pieces])
-        targets = array("Q", [piece.address for piece in pieces])
-        request = _abi.Ranges.new(
-            count=count, offsets=_pointer(offsets, ctypes.c_uint64), bytes=_pointer(sizes, ctypes.c_uint64),
-            targets=targets.buffer_info()[0], written=written)
+        columns = Columns(*(array("Q", [piece[at] for piece in pieces]) for at in (1, 2, 3)))
+        request = self._request(columns, written)
         if any(piece.extents is not None for piece in pieces):
             ranks = array("b", [-1 if piece.extents is None else len(piece.extents) for piece in pieces])
             extents = array("q", [extent for piece in pieces for extent in piece.extents or ()] or [0])
@@ -367,6 +387,32 @@ def _split(piece: Range) -> List[Range]:
 def _destroy_image(handle: ctypes.c_void_p, pid: int) -> None:
     if os.getpid() == pid:   # in a forked child the engine's threads are not there
         library().neve_image_destroy(ctypes.byref(handle))
+
+
+class GlobalImage:
+    """The global image of the same save as an image, opened when it is first asked for; the image itself where it is that.
+
+    What reads boxes of larger tensors shares one of these; it knows none of them, so that what a restore has made goes with its last
+    user and not when the garbage collector comes by.
+    """
+
+    def __init__(self, image: Image, take_rank0: Optional[bytes] = None) -> None:
+        self._image, self._take_rank0 = image, take_rank0
+        self.opened: Optional[Image] = None   # besides the image
+
+    def open(self) -> Image:
+        """The global image, of which logical tensors alone are looked at."""
+        if self._image.is_global:
+            return self._image
+        if self.opened is None:
+            self.opened = self._image.global_image(self._take_rank0, b"")
+        return self.opened
+
+    def close(self) -> None:
+        """Closes what this has opened."""
+        opened, self.opened = self.opened, None
+        if opened is not None:
+            opened.close()
 
 
 def read_blobs(image: Image, numbers: Sequence[int]) -> Dict[int, bytes]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections import OrderedDict, defaultdict
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import _tensors, _values
-from ._image import Box, Header, Image, Logical, Range, alias_pad, touched_shape
+from ._image import Box, Columns, GlobalImage, Header, Image, Logical, Range, alias_pad, touched_shape
 from ._saved import (
     Saved, SavedBlob, SavedComposite, SavedDict, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue,
 )
@@ -73,16 +74,17 @@ class Tensors:
     """Collects the tensors that are wanted, then reads them all.
 
     map_location: as for torch.load: a device for all, or a dict of the devices that tensors were saved from.
-    open_global: gives the global image of the same save, from which boxes of larger tensors are read where the image's own bytes of
+    global_image: of the same save, from which boxes of larger tensors are read where the image's own bytes of
         them are bad.
     """
 
-    def __init__(self, image: Image, map_location: Any = None, open_global: Optional[Callable[[], Image]] = None) -> None:
+    def __init__(self, image: Image, map_location: Any = None, global_image: Optional[GlobalImage] = None) -> None:
         self._image = image
-        self._open_global = open_global
+        self._global = global_image
         self._header: Header = image.header
         self._map_location = map_location
-        self._wants: Dict[int, Want] = {}
+        self._plain: Dict[int, Any] = {}         # ordinary tensors in memory of their own, by index: the node, then what was made of it
+        self._wants: Dict[int, Want] = {}        # the others
         self._more_targets: List[Any] = []       # (want, further target)
         self._ranges: List[Range] = []
         self._after: List[Callable[[], None]] = []
@@ -95,6 +97,10 @@ class Tensors:
         """Asks for a tensor; in `target`'s memory when given (shape and dtype were compared)."""
         known = self._wants.get(node.index)
         if known is None:
+            if node.index in self._plain:
+                if target is None:
+                    return
+                del self._plain[node.index]
             logical = self._header.tensors[node.index]
             device = None
             if node.extra or self._map_location is not None:
@@ -128,12 +134,12 @@ class Tensors:
             self.want_all(node.target)
         elif isinstance(node, SavedDict):
             self.want_all(node.attributes)
-            wants, tensors, no_map = self._wants, self._header.tensors, self._map_location is None
+            wants, plain, no_map = self._wants, self._plain, self._map_location is None
             for child in node.children:
                 # Ordinary tensors, of which there may be very many, without a call.
                 if type(child) is SavedTensor and not child.extra and no_map:
                     if child.index not in wants:
-                        wants[child.index] = Want(tensors[child.index], child, None, None)
+                        plain[child.index] = child
                 else:
                     self.want_all(child)
         elif isinstance(node, (SavedList, SavedComposite)):
@@ -149,9 +155,12 @@ class Tensors:
 
     def read(self) -> None:
         """Allocates, reads and copies. After an error `written` names the targets that were touched."""
+        columns = self._plan_plain()
         self._plan()
-        self._read_ranges(self._ranges)
-        for action in self._after:
+        if self._ranges or not self._image.read_columns(columns):
+            self._read_ranges([Range("", *row) for row in zip(*columns)] + self._ranges)
+        actions, self._after = self._after, []   # which know these tensors
+        for action in actions:
             action()
         for want, target in self._more_targets:
             self.written.append(want.node.name)
@@ -162,7 +171,8 @@ class Tensors:
         """Reads the bytes of everything that is wanted, into memory of its own and little of it at a time."""
         scratch = ctypes.create_string_buffer(_SCRATCH_BYTES)
         address, own = ctypes.addressof(scratch), self._header.stored
-        for name in dict.fromkeys(want.logical.stored for want in self._wants.values()):
+        plain = [self._header.tensors[index] for index in self._plain]
+        for name in dict.fromkeys(logical.stored for logical in (*plain, *(want.logical for want in self._wants.values()))):
             begin, size = own[name].offset, own[name].bytes
             try:
                 for at in range(0, size, _SCRATCH_BYTES):
@@ -193,7 +203,7 @@ class Tensors:
             stored = self._header.stored
             found = [logical for logical in self._header.tensors if logical.name in self._header.pieces and logical.dtype.name != "F4"]
             self._pieces_at = {stored[logical.stored].offset: logical for logical in found if stored[logical.stored].bytes}
-        logical = self._pieces_at.get(item.offset) if item.bytes and self._open_global is not None else None
+        logical = self._pieces_at.get(item.offset) if item.bytes and self._global is not None else None
         if logical is None or self._image.is_global:
             return None
         part = self._header.pieces[logical.name]
@@ -203,35 +213,56 @@ class Tensors:
 
     def _read_copies(self, pieces: List["_PieceRange"], error: Error) -> None:
         """From the images of all ranks; `error` where they hold no good copy either."""
-        assert self._open_global is not None
+        assert self._global is not None
         try:
-            image = self._open_global()
+            image = self._global.open()
             numbers = {tensor.name: index for index, tensor in enumerate(image.header.tensors)}
             image.read_boxes([Box(piece.label, numbers[piece.name], piece.offset, piece.extent, piece.address, piece.strides,
                                   _tensors.element_count(piece.extent) * piece.item_bytes) for piece in pieces], self.written)
         except Error as other:
             raise error from other
 
+    def _plan_plain(self) -> Columns:
+        """Memory for the ordinary tensors, of which there may be very many, and where its bytes are. The others become wants."""
+        plain, tensors, aliased, entries = self._plain, self._header.tensors, self._header.aliased, self._header.stored
+        columns = offsets, sizes, addresses = Columns(array("Q"), array("Q"), array("Q"))
+        others: List[int] = []
+        makers: Dict[int, Callable[[Shape, Shape], Any]] = {}   # of new tensors, by code of their dtype
+        node: Any = None
+        try:
+            for index, node in plain.items():
+                _, kind, shape, strides, stored, _, _, in_order = tensors[index]
+                if stored in aliased or not in_order:
+                    others.append(index)
+                    continue
+                make = makers.get(kind.code)
+                if make is None:
+                    dtype = self._torch_dtype(kind, node)
+                    like = self._torch.empty_strided((0,), (1,), dtype=dtype, device="cpu")   # whatever the default device
+                    makers[kind.code] = make = like.new_empty_strided
+                plain[index] = made = make(shape, strides)
+                _, _, _, offset, size = entries[stored]
+                if size:
+                    offsets.append(offset)
+                    sizes.append(size)
+                    addresses.append(made.data_ptr())
+        except Error:
+            raise
+        except Exception as error:
+            raise _refused(node.name, error) from error
+        for index in others:
+            self._wants[index] = Want(tensors[index], plain.pop(index), None, None)
+        return columns
+
     def _plan(self) -> None:
-        """Memory for everything that is wanted. An error names the tensor whose it is."""
+        """Memory for everything else that is wanted. An error names the tensor whose it is."""
         groups: Dict[str, List[Want]] = {}
-        aliased, stored_entries, ranges, dtypes = self._header.aliased, self._header.stored, self._ranges, self._dtypes
-        new_range, empty, host = tuple.__new__, None, None
+        aliased = self._header.aliased
         want: Optional[Want] = None
         try:
             for want in self._wants.values():
-                _, kind, shape, strides, stored, _, _, in_order = want.logical
-                if stored not in aliased and in_order and want.target is want.device is None and not want.node.extra:
-                    # The ordinary tensor, of which there may be very many.
-                    dtype = dtypes.get(kind.code)
-                    if dtype is None:
-                        dtype = self._torch_dtype(want)
-                    if empty is None:
-                        empty, host = self._torch.empty_strided, self._torch.device("cpu")   # whatever the default device
-                    want.result = fresh = empty(shape, strides, dtype=dtype, device=host)
-                    _, _, _, offset, size = stored_entries[stored]
-                    ranges.append(new_range(Range, ("", offset, size, fresh.data_ptr(), None, None, 1)))
-                elif stored not in aliased:
+                stored = want.logical.stored
+                if stored not in aliased:
                     self._plan_single(want)
                 elif stored in groups:
                     groups[stored].append(want)
@@ -260,10 +291,12 @@ class Tensors:
 
     def result(self, node: SavedTensor) -> Any:
         """The tensor or array, after `read`."""
-        return self._wants[node.index].result
+        made = self._plain.get(node.index)
+        return self._wants[node.index].result if made is None else made
 
     def has_target(self, node: SavedTensor) -> bool:
-        return self._wants[node.index].target is not None
+        want = self._wants.get(node.index)
+        return want is not None and want.target is not None
 
     def _add_range(self, label: str, logical: Logical, address: int, strides: Any) -> None:
         stored = self._header.stored[logical.stored]
@@ -292,7 +325,7 @@ class Tensors:
             fresh = self._view(want, storage, 0)
             address = storage.address
         else:
-            dtype = self._torch_dtype(want)
+            dtype = self._torch_dtype(want.logical.dtype, want.node)
             size = _tensors.span_items(logical.shape, logical.strides) * logical.dtype.item_bytes
             fresh = _with_room(want.node.name, size,
                                lambda: self._torch.empty_strided(logical.shape, logical.strides, dtype=dtype, device="cpu"))
@@ -300,12 +333,12 @@ class Tensors:
         self._add_range("", logical, address, logical.strides)
         self._deliver(want, fresh)
 
-    def _torch_dtype(self, want: Want) -> Any:
-        dtype, kind = want.logical.dtype, want.node.extra.get("dt")
+    def _torch_dtype(self, dtype: _tensors.DType, node: SavedTensor) -> Any:
+        kind = node.extra.get("dt")
         found = self._dtypes.get(dtype.code) if kind is None else None
         if found is None:
-            found = _tensors.to_torch(dtype, want.node.name, kind)
-            self._torch = _tensors.need_torch(want.node.name)
+            found = _tensors.to_torch(dtype, node.name, kind)
+            self._torch = _tensors.need_torch(node.name)
             if kind is None:
                 self._dtypes[dtype.code] = found
         return found
@@ -376,7 +409,7 @@ class Tensors:
         offset = pad + logical.offset_bytes
         item = logical.dtype.item_bytes
         if not want.is_array():
-            dtype = self._torch_dtype(want)
+            dtype = self._torch_dtype(want.logical.dtype, want.node)
             return storage.torch_view(dtype, offset, logical.shape, logical.strides)
         text = want.node.extra.get("np")
         if isinstance(text, str):

@@ -8,10 +8,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 from . import _names
 from ._bind import Binder, mismatch
 from ._bind_pieces import PieceReads
-from ._image import Image
+from ._image import GlobalImage, Image
 from ._rebuild import Builder, Tensors
 from ._saved import SavedState, Select
-from ._waiting import collector_paused, interruptible
+from ._waiting import interruptible
 from .errors import Damaged, DataLoss, Error, Invalid
 
 
@@ -34,15 +34,22 @@ class Found:
 
 
 class Lacking(Exception):
-    """Something was asked for that the image does not hold; the images of other ranks may. `error`: what to raise if not."""
+    """Something was asked for that the image does not hold; the images of other ranks may. `error()`: what to raise if not."""
 
     def __init__(self, error: Invalid) -> None:
         super().__init__(str(error))
-        self.error = error
+        self._error: Optional[Invalid] = error
+
+    def error(self) -> Invalid:
+        """The error, once: raised beside this, each would know the other, and with it all that the restore has to do with."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
 
 
 class Restoration:
-    """Reads an image into objects. After an error `written` names the tensors of the target that were touched.
+    """Reads an image into objects. After an error `written` names the tensors of the target that were touched. It makes very many
+    small objects: pause the garbage collector until it has gone.
 
     Raises :class:`Lacking` when it is made with patterns that match nothing, and by ``plan``.
     """
@@ -50,18 +57,16 @@ class Restoration:
     def __init__(self, image: Image, what: str, include: Union[None, str, Sequence[str]] = None, map_location: Any = None,
                  weights_only: bool = True, take_rank0: Optional[bytes] = None, can_select: bool = False) -> None:
         self._what = what
-        self._take_rank0 = take_rank0
-        self._global: Optional[Image] = None
         patterns = [include] if isinstance(include, str) else None if include is None else list(include)
         if patterns is not None and not (patterns and all(type(pattern) is str for pattern in patterns)):
             raise Invalid(f"include={include!r} names nothing: leave it out, or pass glob patterns over dotted names")
         self._select: Select = None if patterns is None else _names.glob_filter(patterns)
         self._image = image
-        with collector_paused():
-            self._saved = SavedState(image, self._select, weights_only, can_select)
+        self._global = GlobalImage(image, take_rank0)
+        self._saved = SavedState(image, self._select, weights_only, can_select)
         for pattern in patterns or ():
             self._check_pattern(pattern)
-        self._tensors = Tensors(image, map_location, self._open_global)
+        self._tensors = Tensors(image, map_location, self._global)
         self._builder = Builder(self._tensors, weights_only)
         self.missing: List[str] = []
         self.unexpected: List[str] = []
@@ -85,10 +90,9 @@ class Restoration:
 
     def fresh(self) -> Any:
         """The saved state in memory of its own."""
-        with collector_paused():
-            self._tensors.want_all(self._saved.root)
-            self._tensors.read()
-            return self._builder.build(self._saved.root)
+        self._tensors.want_all(self._saved.root)
+        self._tensors.read()
+        return self._builder.build(self._saved.root)
 
     def plan(self, target: Any, strict: bool) -> None:
         """Decides what of the target is filled from where. Writes nothing; :class:`neve.Invalid` lists what does not fit."""
@@ -96,14 +100,16 @@ class Restoration:
         if root is None:   # an include= that matches what takes no place, such as an empty dict's attributes
             self._steps = lambda: target
             return
-        self._pieces = pieces = PieceReads(self._image, self._open_global, self._tensors.written)
+        self._pieces = pieces = PieceReads(self._image, self._global, self._tensors.written)
         binder = Binder(self._image.header, self._tensors, self._builder, self._select, pieces)
-        with collector_paused():
-            step = binder.bind(root, target)
-            binder.check_shared_memory()
+        step = binder.bind(root, target)
+        binder.check_shared_memory()
         error = mismatch(binder, self._what)
         if error is not None and (strict or binder.impossible):
-            raise Lacking(error) if binder.missing else error
+            try:
+                raise Lacking(error) if binder.missing else error
+            finally:
+                del error   # it knows this frame, and with it the target
         names = [text.split(": ", 1)[0] for text in binder.different]
         self.missing = binder.missing + names
         self.unexpected = binder.unexpected + names
@@ -114,7 +120,7 @@ class Restoration:
         try:
             interruptible(self._image.verify)
             if self._pieces is not None and self._pieces.needs_global:
-                interruptible(self._open_global().verify)
+                interruptible(self._global.open().verify)
         except (DataLoss, Damaged):
             if not self._image.is_global and not self._image.header.pieces:
                 raise
@@ -132,27 +138,17 @@ class Restoration:
         self.touching = True
         return self._steps()
 
-    def _open_global(self) -> Image:
-        """The images of all ranks as one, for its logical tensors; the image itself where it is that."""
-        if self._image.is_global:
-            return self._image
-        if self._global is None:
-            self._global = self._image.global_image(self._take_rank0, b"")
-        return self._global
-
     def sources(self) -> Dict[str, int]:
         """Bytes read so far, by tier."""
         counted: Dict[str, int] = {}
-        for image in (self._image, self._global):
+        for image in (self._image, self._global.opened):
             for tier, count in (image.describe().get("sources", {}) if image is not None else {}).items():
                 counted[tier] = counted.get(tier, 0) + count
         return counted
 
     def close(self) -> None:
         """Closes what this has opened besides the image that it was given."""
-        opened, self._global = self._global, None
-        if opened is not None:
-            opened.close()
+        self._global.close()
 
 
 def explain_written(error: BaseException, written: List[str]) -> str:

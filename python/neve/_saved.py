@@ -123,7 +123,8 @@ class SavedState:
         self._resolve = _values.known_class if weights_only else _values.importing_class
         self._tensors: List[Logical] = self.header.tensors
         self._next = 0
-        self._by_name: Dict[str, SavedTensor] = {}
+        self._by_name: Dict[str, SavedTensor] = {}   # of those that were taken, but for `_runs`, until one is asked for
+        self._runs: List[List[Saved]] = []
         self._blobs: List[SavedBlob] = []
         self._image = image
         self.selected: List[str] = []
@@ -185,8 +186,15 @@ class SavedState:
         begin = self._next
         tensors = [SavedTensor(self._tensors[index].name, index, _NOTHING) for index in range(begin, begin + count)]
         self._next = begin + count
-        self._by_name.update([(tensor.name, tensor) for tensor in tensors])
+        self._runs.append(tensors)
         return tensors
+
+    def _named(self, name: str) -> SavedTensor:
+        """The tensor of that name among those that were taken."""
+        for run in self._runs:
+            self._by_name.update([(tensor.name, tensor) for tensor in run if isinstance(tensor, SavedTensor)])
+        self._runs.clear()
+        return self._by_name[name]
 
     def _wanted(self, name: str) -> bool:
         if self._select is None:
@@ -210,7 +218,7 @@ class SavedState:
         if "T" in node:
             return self._parse_tensor(node, name or _names.ROOT_NAME)
         if "r" in node:
-            reference = SavedReference(name, self._by_name[node["r"]])
+            reference = SavedReference(name, self._named(node["r"]))
             return reference if self._wanted(name) else None
         if "b" in node:
             if type(node["b"]) is not int:

@@ -132,6 +132,14 @@ class _Writer:
             self._writers[torch.device] = self._device
 
     def write(self, obj: Any) -> Tuple[bytes, List[Part]]:
+        """The pickle and the storages that it names. Once."""
+        try:
+            return self._write(obj)
+        finally:   # own methods are in these: the tensors would stay until the garbage collector comes by
+            self._writers.clear()
+            del self._names
+
+    def _write(self, obj: Any) -> Tuple[bytes, List[Part]]:
         self._value(obj)
         parts: List[Part] = []
         if self._tensors:

@@ -78,9 +78,12 @@ def interruptible(operation: Callable[[], Any]) -> Any:
     threading.Thread(target=work, name="neve-wait", daemon=True).start()
     while not done.wait(SLICE_S):
         pass
-    result, error = outcome[0]
+    result, error = outcome.pop()
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error   # it knows this frame
     return result
 
 

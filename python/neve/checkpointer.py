@@ -325,6 +325,7 @@ class Checkpointer:
 
     # ---- Restoring ----
 
+    @collector_paused()   # until all that the restore made for itself has gone
     def restore(self, step: Optional[int] = None, into: Any = None, include: Union[None, str, Sequence[str]] = None,
                 map_location: Any = None, strict: bool = True, fallback: bool = False,
                 allow_missing: Union[str, Sequence[str]] = (), atomic: bool = False, weights_only: bool = True,
@@ -420,7 +421,6 @@ class Checkpointer:
         self._together(find) if self._world > 1 else interruptible(find)
         return Image(handle)
 
-    @collector_paused()
     def _plan(self, image: Image, description: Dict[str, Any], opened: List[Any], into: Any, include: Any, map_location: Any,
               strict: bool, weights_only: bool, take_rank0: Optional[bytes]) -> Restoration:
         """What is restored from where, decided before anything is read; `opened` gets what is to be closed."""
@@ -436,14 +436,13 @@ class Checkpointer:
             return plan(image)
         except Lacking as lacking:   # on this rank; another may have it, as where the stages of a pipeline have moved
             if int(description.get("world", 1)) == 1 or image.is_global:
-                raise lacking.error from None
+                raise lacking.error() from None
             try:
                 opened.append(image.global_image(take_rank0, _include_lines(include)))
                 return plan(opened[-1])
             except (Lacking, Invalid, Unsupported):
-                raise lacking.error from None
+                raise lacking.error() from None
 
-    @collector_paused()
     def _restore_planned(self, restoration: Restoration, description: Dict[str, Any], into: Any) -> Found:
         state = restoration.fresh() if into is None else self._fill(restoration)
         self._refused = ""
