@@ -1,6 +1,8 @@
 // Tier strings: TIER ":" [PLACE] ["?" key=value {"&" key=value}], split at the first "?", percent-decoded.
 #include <charconv>
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_format.h"
 #include "base/error/status.h"
@@ -134,6 +136,7 @@ absl::StatusOr<TierConfig> ParseTier(std::string_view text) {
     return Invalid(absl::StrFormat("tier \"%s\": the RAM tier takes no place; set NEVE_RAM_DIR to move it", text));
   }
   std::string_view rest = question == std::string_view::npos ? std::string_view() : text.substr(question + 1);
+  std::set<std::string> known;
   while (!rest.empty()) {
     const size_t amp = rest.find('&');
     const std::string_view pair = rest.substr(0, amp);
@@ -142,6 +145,7 @@ absl::StatusOr<TierConfig> ParseTier(std::string_view text) {
     if (equals == std::string_view::npos) return Invalid(absl::StrFormat("tier \"%s\": \"%s\" is not key=value", text, pair));
     NEVE_ASSIGN_OR_RETURN(const std::string key, PercentDecode(pair.substr(0, equals), text));
     NEVE_ASSIGN_OR_RETURN(const std::string value, PercentDecode(pair.substr(equals + 1), text));
+    if (!known.insert(key).second) return Invalid(absl::StrFormat("tier \"%s\": %s is given twice", text, key));
     NEVE_RETURN_IF_ERROR(SetOption(config, key, value, text));
   }
   return config;

@@ -9,6 +9,7 @@
 #include "format/dcp_metadata.h"
 #include "format/json_text.h"
 #include "format/key_escapes.h"
+#include "format/layout.h"
 #include "format/pickle_machine.h"
 #include "format/pickle_values.h"
 #include "format/read_box.h"
@@ -151,7 +152,7 @@ class DcpOrigin final : public Origin {
     const LogicalTensor& found = archive->tensors()[0];
     const uint64_t begin = tensor.entry.pieces[p].place.offset;
     const absl::StatusOr<tensor::Density> density = tensor::Classify(found.shape, found.strides);
-    NEVE_ASSIGN_OR_RETURN(const uint64_t count, tensor::ElementCount(found.shape));
+    NEVE_ASSIGN_OR_RETURN(const uint64_t count, StatedElementCount(found.shape));
     const uint64_t bytes = count * ItemBytes(found.dtype);
     const HeaderTensor& stored = archive->header().tensors[found.stored_index];
     const std::vector<Extent> extents = archive->Locate(stored.offset + (found.alias ? found.byte_offset : 0), bytes);
@@ -373,7 +374,7 @@ class DcpFolder {
   }
 
   absl::Status EmitTensor(DcpEntry* entry, const std::string& name, std::string* out) {
-    NEVE_ASSIGN_OR_RETURN(uint64_t bytes, tensor::ElementCount(entry->shape));
+    NEVE_ASSIGN_OR_RETURN(uint64_t bytes, StatedElementCount(entry->shape));
     if (__builtin_mul_overflow(bytes, ItemBytes(entry->dtype), &bytes))
       return Damaged(Quoted(entry->name) + ": its bytes overflow");
     DcpOrigin::Tensor made;

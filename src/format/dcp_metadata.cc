@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "format/json_text.h"
 #include "format/key_escapes.h"
+#include "format/layout.h"
 #include "format/pickle_values.h"
 #include "format/torch_types.h"
 
@@ -197,7 +198,7 @@ class MetadataReader {
 
   // Every piece inside, none over another, and together as many elements as the tensor: then there is no hole either.
   static absl::Status CheckCover(const DcpEntry& entry) {
-    NEVE_ASSIGN_OR_RETURN(const uint64_t wanted, tensor::ElementCount(entry.shape));
+    NEVE_ASSIGN_OR_RETURN(const uint64_t wanted, StatedElementCount(entry.shape));
     uint64_t covered = 0;
     for (const DcpPiece& piece : entry.pieces) {
       for (size_t d = 0; d < entry.shape.size(); ++d) {
@@ -205,7 +206,7 @@ class MetadataReader {
           return Damaged(absl::StrFormat("its piece at %s reaches out of its shape", Box(piece)));
         }
       }
-      NEVE_ASSIGN_OR_RETURN(const uint64_t elements, tensor::ElementCount(piece.sizes));
+      NEVE_ASSIGN_OR_RETURN(const uint64_t elements, StatedElementCount(piece.sizes));
       covered += elements;  // at most as many as the shape has, each: overflow would take 2^20 pieces of 2^44
       if (covered > wanted) break;
     }

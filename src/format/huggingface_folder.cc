@@ -168,6 +168,9 @@ class ShardedFolder {
     NEVE_ASSIGN_OR_RETURN(const std::vector<os::DirectoryEntry> entries, os::ListDirectory(folder_));
     for (const os::DirectoryEntry& entry : entries) {
       if (entry.is_directory || !entry.name.ends_with(kSuffix)) continue;
+      if (weights_.empty()) {
+        return Damaged(absl::StrFormat("%s: its index names no tensor, and there are files such as %s", folder_, Quoted(entry.name)));
+      }
       if (std::find(names_.begin(), names_.end(), entry.name) == names_.end()) {
         maker_.AddNote(absl::StrFormat("%s is not listed in the index, and left alone", os::JoinPath(folder_, entry.name)));
       }

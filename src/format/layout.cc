@@ -18,6 +18,12 @@ bool IsNumbered(std::string_view name, std::string_view prefix) {
 
 }  // namespace
 
+absl::StatusOr<uint64_t> StatedElementCount(std::span<const int64_t> shape) {
+  const absl::StatusOr<uint64_t> count = tensor::ElementCount(shape);
+  if (!count.ok()) return Damaged("its shape is none that a tensor can have: " + std::string(count.status().message()));
+  return count;
+}
+
 bool IsBlobName(std::string_view name) { return IsNumbered(name, kBlobPrefix); }
 bool IsBaseName(std::string_view name) { return IsNumbered(name, kBasePrefix); }
 

@@ -36,6 +36,9 @@
 
 namespace neve::format {
 
+// Number of elements of a shape that a file states; Damaged where there is none: an extent below 0, or more than any memory.
+absl::StatusOr<uint64_t> StatedElementCount(std::span<const int64_t> shape);
+
 inline constexpr uint64_t kHeaderBytesMax = 100'000'000;
 inline constexpr uint64_t kValuesBytesMin = 4096;
 inline constexpr std::string_view kValuesKey = "neve.values", kTreeKey = "neve.tree", kFormatKey = "neve.format";

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "format/json_text.h"
+#include "format/layout.h"
 
 namespace neve::format {
 namespace {
@@ -151,7 +152,7 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view head) {
   NpyHeader header;
   header.header_bytes = bytes;
   NEVE_RETURN_IF_ERROR(HeaderReader(head.substr(begin, bytes - begin)).Read(&header));
-  NEVE_RETURN_IF_ERROR(tensor::ElementCount(header.shape).status());
+  NEVE_RETURN_IF_ERROR(StatedElementCount(header.shape).status());
   return header;
 }
 

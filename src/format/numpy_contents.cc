@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "format/json_text.h"
 #include "format/key_escapes.h"
+#include "format/layout.h"
 #include "format/npy_header.h"
 #include "format/pickle_values.h"
 #include "format/readers.h"
@@ -30,7 +31,7 @@ absl::StatusOr<NpyHeader> ReadHeader(const ReadBytes& read, uint64_t available) 
 
 // Bytes of an array's data; Damaged when they are not there.
 absl::StatusOr<uint64_t> DataBytes(const NpyHeader& header, uint64_t available) {
-  NEVE_ASSIGN_OR_RETURN(const uint64_t count, tensor::ElementCount(header.shape));
+  NEVE_ASSIGN_OR_RETURN(const uint64_t count, StatedElementCount(header.shape));
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(count, header.item_bytes, &bytes)) return Damaged("the size of an array overflows");
   if (bytes > available - header.header_bytes) {

@@ -171,6 +171,17 @@ bool DecimalToTwosComplement(std::string_view digits, std::string* twos) {
   return true;
 }
 
+std::string TwosComplementToHex(std::string_view twos) {
+  std::string magnitude(twos);
+  const bool negative = !twos.empty() && (twos.back() & 0x80) != 0;
+  if (negative) Negate(&magnitude);
+  std::string text;
+  for (size_t i = magnitude.size(); i-- > 0;) text += absl::StrFormat("%02x", static_cast<unsigned char>(magnitude[i]));
+  text.erase(0, std::min(text.find_first_not_of('0'), text.size()));
+  if (text.empty()) text = "0";
+  return negative ? "-" + text : text;
+}
+
 bool TwosComplementToDecimal(std::string_view twos, std::string* digits) {
   if (twos.size() > kLongBytesMax) return false;
   std::string magnitude(twos);

@@ -26,6 +26,9 @@ inline constexpr size_t kLongBytesMax = 8192;
 bool DecimalToTwosComplement(std::string_view digits, std::string* twos);
 bool TwosComplementToDecimal(std::string_view twos, std::string* digits);
 
+// The same in hexadecimal, without leading zeros, behind a minus where it is negative. Takes time that grows with the length.
+std::string TwosComplementToHex(std::string_view twos);
+
 }  // namespace neve::format
 
 #endif  // NEVE_FORMAT_PICKLE_TEXT_H_

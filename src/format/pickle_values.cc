@@ -19,6 +19,21 @@ bool IsPlainText(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\'' && c != '\\'; });
 }
 
+// Whether whole numbers of this magnitude are written in decimal, so that a number has one form whoever writes it: is_short_int of
+// python/neve/_values.py.
+bool IsShort(std::string_view hex) {
+  constexpr size_t kBits = 2000;
+  if (hex.starts_with('-')) hex.remove_prefix(1);
+  if (hex.size() != kBits / 4) return hex.size() < kBits / 4;
+  return hex[0] < '8';
+}
+
+void AppendLong(std::string_view twos, std::string* out) {
+  std::string text = TwosComplementToHex(twos);
+  const bool is_short = IsShort(text) && TwosComplementToDecimal(twos, &text);
+  *out += (is_short ? "i" : "h") + text + ";";
+}
+
 bool IsUnchanged(const PickleCall& call) { return call.state == 0 && call.items.empty() && call.pairs.empty(); }
 
 }  // namespace
@@ -253,7 +268,6 @@ absl::Status PickleValues::EncodeItems(std::string_view open, std::span<const Pi
 }
 
 absl::Status PickleValues::Encode(PickleNode node, uint64_t bytes_max, std::string* out) const {
-  std::string digits;
   if (out->size() > bytes_max) {
     return Exhausted(absl::StrFormat("it holds numbers and texts of more than %d bytes", bytes_max));
   }
@@ -271,8 +285,7 @@ absl::Status PickleValues::Encode(PickleNode node, uint64_t bytes_max, std::stri
       *out += absl::StrFormat("i%d;", graph_.Integer(node));
       break;
     case PickleKind::kLong:
-      TwosComplementToDecimal(graph_.Bytes(node), &digits);
-      *out += "i" + digits + ";";
+      AppendLong(graph_.Bytes(node), out);
       break;
     case PickleKind::kFloat:
       AppendFloatValue(graph_.Float(node), out);
@@ -361,6 +374,7 @@ std::optional<std::string> PickleValues::EscapeKey(PickleNode key) {
       if (!std::isnan(graph_.Float(key))) return "~d" + FloatHex(graph_.Float(key));
       break;
     case PickleKind::kLong:
+      if (!IsShort(TwosComplementToHex(graph_.Bytes(key)))) break;
       if (!TwosComplementToDecimal(graph_.Bytes(key), &text)) return std::nullopt;
       return "~i" + text;
     default:

@@ -317,6 +317,17 @@ def test_ST_15_a_sharded_folder_is_one_checkpoint_and_a_missing_shard_is_named(n
         assert answer.code == 4 and "a.safetensors (2 tensors)" in answer.out + answer.err
 
 
+def test_an_index_of_nothing_beside_shards_is_refused(neve, sharded):
+    folder, index = sharded
+    index({})
+    for verb in ("inspect", "verify"):
+        answer = neve(verb, "hf")
+        assert answer.code == 4 and "names no tensor" in answer.out + answer.err
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    assert neve("inspect", "hf").code == 0   # a model of nothing
+
+
 def test_ST_15_an_index_that_shards_contradict_or_that_leads_out_is_refused(neve, sharded):
     _, index = sharded
     index({"x": "a.safetensors", "lost": "b.safetensors"})
@@ -360,3 +371,17 @@ def test_PT_21_a_flipped_bit_in_a_dcp_piece_is_found(neve, tmp_path):
     data.write_bytes(content)
     answer = neve("verify", "dcp", "--json")
     assert answer.code == 1 and answer.json["problems"][0]["tensor"] == "model.w"
+
+
+@pytest.mark.parametrize("shape", ["(9223372036854775807, 9223372036854775807)", "(4294967296, 4294967296)", "(-1,)",
+                                   "(18446744073709551616,)", "(4,)"])
+def test_an_array_of_an_impossible_shape_is_damaged(neve, tmp_path, shape):
+    head = ("{'descr': '<f4', 'fortran_order': False, 'shape': %s, }" % shape).ljust(117).encode() + b"\n"
+    array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head
+    (tmp_path / "a.npy").write_bytes(array)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.npy", array)
+    for name in ("a.npy", "a.npz"):
+        for verb in ("inspect", "verify"):
+            answer = neve(verb, name)
+            assert answer.code == 4 and name in answer.out + answer.err, (verb, name)

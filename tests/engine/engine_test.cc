@@ -664,7 +664,8 @@ TEST_F(EngineTest, ParseTierNamesWhatIsWrong) {
   EXPECT_EQ(ParseTier("file:/x?rate=2G/s")->rate_bytes_per_s, 2ull << 30);
   EXPECT_EQ(ParseTier("file:/x?best=loss:min:2")->best_count, 2u);
   for (const char* wrong : {"tape:", "file:", "file:/x?every=0", "file:/x?colour=red", "file:/x?keep=", "ram:/x",
-                            "file:/x?rate=fast", "file:/x%2", "file:/x?best=loss", "nothing", "file:/x?timeout=-1"}) {
+                            "file:/x?rate=fast", "file:/x%2", "file:/x?best=loss", "nothing", "file:/x?timeout=-1",
+                            "file:/x?every=2&every=3", "ram:?slots=2&slots=2"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseTier(wrong).status())) << wrong << ": " << ParseTier(wrong).status();
   }
   for (const char* later : {"peer:?copies=1", "s3://bucket/prefix"}) {

@@ -192,6 +192,10 @@ TEST(PickleTextTest, NumbersOfAnySizeGoBothWays) {
   EXPECT_TRUE(TwosComplementToDecimal("\x00\x80"s, &digits));
   EXPECT_EQ(digits, "-32768");
   EXPECT_FALSE(TwosComplementToDecimal(std::string(kLongBytesMax + 1, '\1'), &digits));
+  EXPECT_EQ(TwosComplementToHex("\x00\x80"s), "-8000");
+  EXPECT_EQ(TwosComplementToHex("\x00\x80\x00"s), "8000");
+  EXPECT_EQ(TwosComplementToHex("\xff"s), "-1");
+  EXPECT_EQ(TwosComplementToHex(""s), "0");
 }
 
 TEST(PickleTextTest, SurrogatesAreAllowedAndNothingElseThatIsWrong) {

@@ -123,3 +123,20 @@ def test_what_a_pickle_of_torch_cannot_say_is_refused_by_name(tmp_path, leaf, sa
     refused = converted(tmp_path, {"w": torch.ones(1), "leaf": leaf})
     assert refused.returncode == 3 and '"leaf"' in refused.stderr and said in refused.stderr, refused.stderr
     assert not (tmp_path / "x.pt").exists()
+
+
+@pytest.mark.parametrize("number", [2**64, -((1 << 1999) - 1), 1 << 1999, 10**4096, -(10**9000)],
+                         ids=lambda number: f"{'-' if number < 0 else ''}{number.bit_length()} bits")
+def test_a_whole_number_of_any_size_has_one_form(tmp_path, number):
+    state = {"n": number, "keys": {number: torch.ones(1)}}
+    torch.save(state, tmp_path / "torch.pt")
+    neve.save(state, tmp_path / "neve.pt")
+    with neve.Checkpointer(tmp_path / "step") as checkpointer:
+        checkpointer.save(1, state).wait("file", 60)
+        step = checkpointer.restore().state
+    for name in ("torch.pt", "neve.pt", "step"):
+        loaded = step if name == "step" else neve.load(tmp_path / name)
+        assert loaded["n"] == number and list(loaded["keys"]) == [number]
+        assert subprocess.run([COMMAND, "diff", tmp_path / "torch.pt", tmp_path / name], check=False).returncode == 0
+    assert subprocess.run([COMMAND, "convert", tmp_path / "step", tmp_path / "back.pt"], check=False).returncode == 0
+    assert torch.load(tmp_path / "back.pt", weights_only=False)["n"] == number   # weights_only knows none of over 255 bytes
