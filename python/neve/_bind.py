@@ -17,11 +17,12 @@ from ._bind_pieces import PieceReads
 from ._boxes import Whole
 from ._image import Header, Logical
 from ._objects import StateCheck
-from ._rebuild import Builder, Tensors, array_dtype, set_generator
+from ._rebuild import Builder, Tensors, set_generator
 from ._saved import (
     Saved, SavedBlob, SavedComposite, SavedDict, SavedLeftOut, SavedList, SavedMeta, SavedReference, SavedTensor, SavedValue,
     Select, is_partial,
 )
+from ._targets import array_dtype
 from ._template import SPARSE_PARTS
 from ._tensors import Shape
 from .errors import Error, Invalid

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import _tensors
 from ._image import Box, Image
-from ._rebuild import copy_into
+from ._targets import copy_into
 from ._tensors import Shape
 from .errors import Invalid, Unsupported
 
