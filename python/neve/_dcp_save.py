@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.checkpoint._traverse import set_element

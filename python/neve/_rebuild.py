@@ -17,7 +17,7 @@ from ._targets import address_of, array_dtype, copy_into, direct_strides, exact_
 from ._template import FACTORY_NAMES, SPARSE_PARTS
 from ._tensors import Shape
 from ._walk import BIT_GENERATORS
-from .errors import Damaged, DataLoss, Error, Exhausted, Invalid, Unsupported, UnsupportedOnLoad
+from .errors import Damaged, DataLoss, Error, Exhausted, Unsupported, UnsupportedOnLoad
 
 _SCRATCH_BYTES = 16 << 20
 _FACTORIES = {name: factory for factory, name in FACTORY_NAMES.items()}

@@ -272,6 +272,7 @@ neve_code neve_engine_prepare(neve_engine* engine, const neve_save_request* requ
     SaveRequestView view;
     NEVE_RETURN_IF_ERROR(ToSaveRequest(request, &view));
     std::vector<uint64_t> blob_bytes;
+    blob_bytes.reserve(view.blobs.size());
     for (std::string_view blob : view.blobs) blob_bytes.push_back(blob.size());
     return open->engine->Prepare(view.request.state, view.request.addresses, view.request.values.size(), blob_bytes);
   });

@@ -151,11 +151,10 @@ class ImageImpl : public RankFile {
     }
     parts_.metrics->Add(obs::Metric::kChunksFailed, result.chunks_failed);
     parts_.metrics->Add(obs::Metric::kChunksHealed, result.chunks_healed);
-    if (!status.ok()) {
-      return Annotate(status, absl::StrFormat("step %d (save %s) rank %d of job %s", parts_.info.step, parts_.info.save.ToString(),
-                                              parts_.record != nullptr ? parts_.record->key.rank : 0, parts_.info.job));
-    }
-    return status;
+    // A file by itself is no save of a job: its place, which the status names, is all there is to say.
+    if (status.ok() || parts_.record == nullptr || parts_.own_digests) return status;
+    return Annotate(status, absl::StrFormat("step %d (save %s) rank %d of job %s", parts_.info.step, parts_.info.save.ToString(),
+                                            parts_.record->key.rank, parts_.info.job));
   }
 
   ImageParts parts_;
