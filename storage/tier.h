@@ -78,6 +78,9 @@ class ImageReader {
   // Reads bytes [offset, offset + target.size()). offset and target address are multiples of info().alignment; the target
   // is rounded up to it in memory. Bytes are not verified here. Short file: Damaged.
   virtual void Read(uint64_t offset, std::span<std::byte> target, Done done) = 0;
+  // The same, of bytes that others of this host are likely to ask for too: a tier that can leave them where those find them does, so
+  // that the device gives them once.
+  virtual void ReadShared(uint64_t offset, std::span<std::byte> target, Done done) { Read(offset, target, std::move(done)); }
   // Memory tiers: the image itself, readable while this lives, else empty. Content must be verified as it is copied.
   virtual std::span<const std::byte> Mapped() const { return {}; }
 };

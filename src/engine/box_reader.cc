@@ -68,7 +68,12 @@ absl::Status ReadBoxes(std::span<const GlobalEntry> entries, std::span<const res
                        std::span<const uint32_t> distances, const ReadFn& read, std::span<uint8_t> written) {
   NEVE_ASSIGN_OR_RETURN(std::vector<restore::BoxPart> parts, restore::PlanBoxes(entries, wants, distances));
   std::vector<const restore::BoxPart*> left;
-  for (const restore::BoxPart& part : parts) left.push_back(&part);
+  for (restore::BoxPart& part : parts) {
+    // Who wants the whole of what others hold is one of several who do.
+    const restore::BoxWant& want = wants[part.want];
+    part.range.shared = distances[part.image] > 0 && want.extent == entries[want.entry].shape;
+    left.push_back(&part);
+  }
   std::map<const restore::BoxPart*, std::vector<uint32_t>> tried;   // of parts that failed: the distances without what failed
   while (!left.empty()) {
     std::sort(left.begin(), left.end(), [](const restore::BoxPart* a, const restore::BoxPart* b) {

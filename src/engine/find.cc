@@ -47,6 +47,9 @@ std::shared_ptr<const engine::SaveOpener> EngineImpl::OpenerOf(const catalog::Sa
   }
   if (ready_pool_ != nullptr) opener->pool = pool_;
   opener->crew = crew_;
+  if (options_.world > 1) {
+    opener->others = IsReplica(save) ? restore::OtherReaders::kOfAll : restore::OtherReaders::kOfParts;
+  }
   opener->metrics = metrics_;
   opener->held = held_;
   return opener;

@@ -141,6 +141,7 @@ class ImageImpl : public RankFile {
         parts_.record != nullptr ? std::span<const codec::Digest>(parts_.record->digests) : std::span<const codec::Digest>();
     restore::ReadResult result;
     restore::ReadOptions options;
+    options.others = parts_.others;
     // Staging stays within 32 MiB whatever the chunk size of the file.
     options.staging_chunks = static_cast<int>(std::clamp<uint64_t>((32u << 20) / chunk_bytes, 1, 8));
     absl::Status status = restore::ReadChunks(plan, parts_.sources, digests, *parts_.crew, options, written, &result);

@@ -51,6 +51,7 @@ struct ImageParts {
   std::vector<restore::Source> sources;
   std::string header;                                   // "": read when it is made
   uint64_t image_bytes = 0;
+  restore::OtherReaders others = restore::OtherReaders::kNone;
   std::shared_ptr<sync::Crew> crew;
   std::shared_ptr<obs::Metrics> metrics;
   std::vector<std::shared_ptr<void>> keep;              // tiers that the sources read from

@@ -124,6 +124,7 @@ absl::StatusOr<ImageParts> SaveOpener::OpenRank(uint32_t rank, const std::functi
   }
   if (parts.sources.empty()) return NotFound(*reason);
   parts.image_bytes = parts.record->image_bytes;
+  parts.others = others;
   parts.crew = crew;
   parts.metrics = metrics;
   held->Hold(save.save);

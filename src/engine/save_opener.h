@@ -27,6 +27,7 @@ struct SaveOpener {
   std::shared_ptr<sync::Crew> crew;
   std::shared_ptr<obs::Metrics> metrics;
   std::shared_ptr<HeldSaves> held;
+  restore::OtherReaders others = restore::OtherReaders::kNone;   // of the images of this save
 
   // One rank's image in every tier that has it, held against retention. NotFound: no usable copy; `reason` says why, failed(status)
   // is called for each. wanted: only copies of this fingerprint; "": the nearest says which image it is.

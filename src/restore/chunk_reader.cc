@@ -142,9 +142,10 @@ struct FailedChunk {
 // Reads chunks of a source that is not memory: reads run ahead, workers verify and deliver what has arrived.
 class Stream {
  public:
-  Stream(const ReadPlan& plan, std::span<const ChunkPlan* const> chunks, const Source& source, const Delivery& delivery, int buffers,
-         std::vector<FailedChunk>* failed)
-      : plan_(plan), chunks_(chunks), source_(source), delivery_(delivery), failed_(failed) {
+  Stream(const ReadPlan& plan, std::span<const ChunkPlan* const> chunks, const Source& source, const Delivery& delivery,
+         const ReadOptions& options, std::vector<FailedChunk>* failed)
+      : plan_(plan), chunks_(chunks), source_(source), delivery_(delivery), others_(options.others), failed_(failed) {
+    const int buffers = std::clamp<int>(options.staging_chunks, 1, static_cast<int>(std::min<size_t>(chunks.size(), 64)));
     for (int i = 0; i < buffers; ++i) {
       buffers_.push_back(AllocateAligned(plan.chunk_bytes()));
       if (buffers_.back() == nullptr) {
@@ -170,6 +171,14 @@ class Stream {
     absl::Status status;
   };
 
+  // A part that is not wanted here is likely wanted by another.
+  bool OthersWant(const ChunkPlan& chunk) const {
+    if (others_ != OtherReaders::kOfParts) return others_ == OtherReaders::kOfAll;
+    const auto segments = plan_.SegmentsOf(chunk);
+    return delivery_.NeededBytes(chunk) < plan_.ChunkSize(chunk.chunk) ||
+           std::any_of(segments.begin(), segments.end(), [this](const Segment& segment) { return plan_.range(segment.range).shared; });
+  }
+
   void IssueReads() {
     while (true) {
       int buffer;
@@ -183,13 +192,18 @@ class Stream {
         ++in_flight_;
       }
       const uint64_t index = chunks_[chunk]->chunk;
-      source_.reader->Read(index * plan_.chunk_bytes(), {buffers_[buffer].get(), plan_.ChunkSize(index)},
-                           [this, buffer, chunk](absl::Status status) {
-                             sync::MutexLock lock(mutex_);
-                             --in_flight_;
-                             arrived_.push_back(Arrived{buffer, chunk, std::move(status)});
-                             condition_.NotifyAll();
-                           });
+      const std::span<std::byte> target(buffers_[buffer].get(), plan_.ChunkSize(index));
+      auto done = [this, buffer, chunk](absl::Status status) {
+        sync::MutexLock lock(mutex_);
+        --in_flight_;
+        arrived_.push_back(Arrived{buffer, chunk, std::move(status)});
+        condition_.NotifyAll();
+      };
+      if (OthersWant(*chunks_[chunk])) {
+        source_.reader->ReadShared(index * plan_.chunk_bytes(), target, std::move(done));
+      } else {
+        source_.reader->Read(index * plan_.chunk_bytes(), target, std::move(done));
+      }
     }
   }
 
@@ -220,6 +234,7 @@ class Stream {
   const std::span<const ChunkPlan* const> chunks_;
   const Source& source_;
   const Delivery& delivery_;
+  const OtherReaders others_;
   std::vector<AlignedBuffer> buffers_;
   sync::Mutex mutex_;
   sync::Condition condition_;
@@ -326,8 +341,7 @@ absl::Status ReadChunks(const ReadPlan& plan, std::span<const Source> sources, s
     uint64_t& delivered = result->bytes[nearest.name];
     if (!plain.empty()) delivered += ReadPlain(plan, plain, nearest, written, crew, &failed);
     if (!staged.empty()) {
-      const int buffers = std::clamp<int>(options.staging_chunks, 1, static_cast<int>(std::min<size_t>(staged.size(), 64)));
-      Stream stream(plan, staged, nearest, delivery, buffers, &failed);
+      Stream stream(plan, staged, nearest, delivery, options, &failed);
       if (!stream.usable()) return Exhausted(absl::StrFormat("no memory for a staging buffer of %d bytes", plan.chunk_bytes()));
       delivered += stream.Run(crew);
     }

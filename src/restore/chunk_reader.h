@@ -47,9 +47,17 @@ struct ReadResult {
   uint64_t chunks_failed = 0, chunks_healed = 0;
 };
 
+// Who else of this host reads the same image at the same time, so that what they want too is read once (ImageReader::ReadShared).
+enum class OtherReaders {
+  kNone,
+  kOfParts,   // of other parts: shared ranges, and chunks that are not wanted whole, are theirs too
+  kOfAll,
+};
+
 struct ReadOptions {
   int staging_chunks = 8;                         // bounds memory: staging_chunks x chunk size
   uint64_t plain_bytes = 64 << 10;                // without digests: ranges from this length on are read into their targets
+  OtherReaders others = OtherReaders::kNone;
 };
 
 // sources: nearest first, at least one. digests: of every chunk of the image, or empty when there are none (a file without a

@@ -32,6 +32,7 @@ struct Range {
   uint64_t item_bytes = 1;
   // Not null: `bytes` are its span, of which its elements go to the target. Only such ranges may meet others in the image.
   std::shared_ptr<const tensor::BoxCopy> box = nullptr;
+  bool shared = false;                            // other readers of this host are likely to want the same
 };
 
 struct Segment {

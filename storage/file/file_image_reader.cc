@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/os/syscalls.h"
+#include "storage/file/kernel_file.h"
 #include "storage/file/transfer.h"
 
 namespace neve::storage {
@@ -19,19 +20,46 @@ class FileImageReader : public ImageReader {
 
   const format::CommitRecord& record() const override { return record_; }
 
-  void Read(uint64_t offset, std::span<std::byte> target, Done done) override {
-    PostOrClose(*core_, std::move(done), [core = core_, file = file_, offset, target, end = record_.image_bytes](Done done) {
+  void Read(uint64_t offset, std::span<std::byte> target, Done done) override { Post(false, offset, target, std::move(done)); }
+  void ReadShared(uint64_t offset, std::span<std::byte> target, Done done) override { Post(true, offset, target, std::move(done)); }
+
+ private:
+  // The image once more, opened through the page cache. Thread of the fields: the loop's.
+  struct Cached {
+    bool tried = false;
+    std::shared_ptr<ImageFile> file;               // null: the name is another file's by now, or there are no descriptors
+  };
+
+  void Post(bool shared, uint64_t offset, std::span<std::byte> target, Done done) {
+    PostOrClose(*core_, std::move(done),
+                [core = core_, file = file_, cached = cached_, shared, offset, target, end = record_.image_bytes](Done done) {
       if (offset > end || target.size() > end - offset) {
         return done(Invalid(absl::StrFormat("%s: bytes [%u, %u) asked for, the image has %u", file->file.path, offset,
                                             offset + target.size(), end)));
       }
-      ReadRange(core, file, offset, target, std::move(done));
+      if (shared && !cached->tried) {
+        cached->tried = true;
+        cached->file = OpenCached(*file);
+      }
+      ReadRange(core, shared && cached->file != nullptr ? cached->file : file, offset, target, std::move(done));
     });
   }
 
- private:
+  static std::shared_ptr<ImageFile> OpenCached(const ImageFile& image) {
+    absl::StatusOr<os::File> file = os::Open(image.file.path, O_RDONLY);
+    if (!file.ok()) return nullptr;
+    const absl::StatusOr<struct ::stat> found = os::StatOpen(*file), wanted = os::StatOpen(image.file);
+    if (!found.ok() || !wanted.ok() || found->st_ino != wanted->st_ino || found->st_dev != wanted->st_dev) return nullptr;
+    ReadOnlyWhatIsAsked(*file);
+    auto cached = std::make_shared<ImageFile>();
+    cached->file = *std::move(file);
+    cached->shared = true;
+    return cached;
+  }
+
   const std::shared_ptr<TierCore> core_;
   const std::shared_ptr<ImageFile> file_;
+  const std::shared_ptr<Cached> cached_ = std::make_shared<Cached>();
   const format::CommitRecord record_;
 };
 

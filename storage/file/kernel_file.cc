@@ -102,6 +102,8 @@ void DropCachedPages(const os::File& file, uint64_t offset, uint64_t bytes) {
   ::posix_fadvise(file.fd.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 }
 
+void ReadOnlyWhatIsAsked(const os::File& file) { ::posix_fadvise(file.fd.get(), 0, 0, POSIX_FADV_RANDOM); }
+
 uint64_t FreeBytes(const std::string& path) {
   struct statvfs status{};
   if (::statvfs(path.c_str(), &status) != 0) return 0;

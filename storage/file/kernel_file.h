@@ -40,6 +40,7 @@ absl::Status StopDirectTransfers(const os::File& file);
 absl::Status StartWriteback(const os::File& file, uint64_t offset, uint64_t bytes);
 absl::Status WaitForWriteback(const os::File& file, uint64_t offset, uint64_t bytes);
 void DropCachedPages(const os::File& file, uint64_t offset, uint64_t bytes);  // 0 bytes: to the end
+void ReadOnlyWhatIsAsked(const os::File& file);                               // nothing ahead
 
 // Bytes that an unprivileged writer still has on the file system of `path`; 0 when that cannot be told.
 uint64_t FreeBytes(const std::string& path);

@@ -106,7 +106,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     if (source_ != nullptr) {
       core_->write_behind.Wrote(file_, offset_ + begin, bytes);
       status_.Update(file_->writeback);
-    } else {
+    } else if (!file_->shared) {
       DropCachedPages(file_->file, offset_ + begin, bytes);
     }
   }

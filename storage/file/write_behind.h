@@ -17,6 +17,7 @@ namespace neve::storage {
 struct ImageFile {
   os::File file;
   bool direct = false;  // opened with O_DIRECT, which has not been refused
+  bool shared = false;  // what is read stays in the page cache, for other processes to find
   // The first error of writeback. The kernel reports such an error once and forgets it, so a later fdatasync would succeed:
   // a file that has one must never be committed.
   absl::Status writeback;

@@ -137,6 +137,9 @@ TEST_P(TierConformance, RangesAreReadByThemselves) {
       PaddedBuffer target(bytes);
       ASSERT_EQ(Read(**reader, offset, target.span()), absl::OkStatus());
       EXPECT_TRUE(std::ranges::equal(target.span(), image.bytes.span().subspan(offset, bytes))) << offset << " " << bytes;
+      PaddedBuffer shared(bytes);
+      ASSERT_EQ(ReadShared(**reader, offset, shared.span()), absl::OkStatus());
+      EXPECT_TRUE(std::ranges::equal(shared.span(), target.span())) << offset << " " << bytes;
     }
   }
 }
@@ -148,6 +151,7 @@ TEST_P(TierConformance, ReadBeyondTheEndIsRefused) {
   ASSERT_TRUE(reader.ok()) << reader.status();
   PaddedBuffer target(4096);
   EXPECT_FALSE(Read(**reader, 8192, target.span()).ok());
+  EXPECT_FALSE(ReadShared(**reader, 8192, target.span()).ok());
 }
 
 TEST_P(TierConformance, MemoryThatIsNotAlignedWorks) {

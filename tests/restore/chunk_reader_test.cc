@@ -451,5 +451,27 @@ TEST_F(ChunkReaderTest, VerifySaysWhyItCouldNotRead) {
   EXPECT_EQ(ErrnoOf(status), EIO);
 }
 
+TEST_F(ChunkReaderTest, WhatOthersWantTooIsReadForThem) {
+  std::vector<std::byte> target(image_.size());
+  // Chunk 0 in part, 1 whole, 2 and 3 whole for many, 4 not at all.
+  const std::vector<Range> ranges = {
+      {.offset = 8, .bytes = 2 * kChunk - 8, .target = target.data()},
+      {.offset = 2 * kChunk, .bytes = 2 * kChunk, .target = target.data() + 2 * kChunk, .shared = true},
+  };
+  const auto plan = ReadPlan::Build(ranges, image_.size(), kChunk);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto shared = [&](OtherReaders others) {
+    const auto reader = Reader(false);
+    ReadOptions options;
+    options.others = others;
+    EXPECT_EQ(ReadChunks(*plan, std::vector{From("file", reader)}, digests_, *crew_, options, {}, &result_), absl::OkStatus());
+    EXPECT_EQ(reader->reads, 4);
+    return reader->shared;
+  };
+  EXPECT_THAT(shared(OtherReaders::kNone), IsEmpty());
+  EXPECT_THAT(shared(OtherReaders::kOfParts), ElementsAre(0, 2, 3));
+  EXPECT_THAT(shared(OtherReaders::kOfAll), ElementsAre(0, 1, 2, 3));
+}
+
 }  // namespace
 }  // namespace neve::restore

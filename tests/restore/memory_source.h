@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,21 @@ class MemoryReader : public storage::ImageReader {
     --in_flight;
     done(status);
   }
+  void ReadShared(uint64_t offset, std::span<std::byte> target, storage::Done done) override {
+    {
+      sync::MutexLock lock(mutex);
+      shared.insert(offset / chunk_bytes_);
+    }
+    Read(offset, target, std::move(done));
+  }
   std::span<const std::byte> Mapped() const override {
     return mapped_ ? std::span<const std::byte>(image) : std::span<const std::byte>();
   }
 
   std::vector<std::byte> image;
   std::map<uint64_t, absl::Status> errors;  // by chunk: what reading it answers
+  sync::Mutex mutex;
+  std::set<uint64_t> shared;                // chunks asked for as shared ones
   std::atomic<int> in_flight{0}, most_in_flight{0}, reads{0};
 
  private:

@@ -109,6 +109,9 @@ inline absl::Status Commit(storage::ImageWriter& writer, const format::CommitRec
 inline absl::Status Read(storage::ImageReader& reader, uint64_t offset, std::span<std::byte> target) {
   return Await([&](auto done) { reader.Read(offset, target, std::move(done)); });
 }
+inline absl::Status ReadShared(storage::ImageReader& reader, uint64_t offset, std::span<std::byte> target) {
+  return Await([&](auto done) { reader.ReadShared(offset, target, std::move(done)); });
+}
 inline absl::Status Retire(storage::Tier& tier, const ImageKey& key) {
   return Await([&](auto done) { tier.Retire(key, std::move(done)); });
 }

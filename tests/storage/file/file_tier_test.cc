@@ -1,9 +1,12 @@
 // Places and names: what is made, found, refused and left alone.
 #include "storage/file/file_tier.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "file_tier_fixture.h"
@@ -234,6 +237,51 @@ TEST_F(FileTierTest, ImageCutWhileItIsOpenIsDamagedWhenRead) {
   fs::resize_file(ImagePath(KeyOf(1)), 100'000);
   const absl::Status status = ReadAndVerify(**reader);
   EXPECT_TRUE(IsDamaged(status)) << status;
+}
+
+// How many pages of a file lie in memory.
+uint64_t PagesInMemory(const std::string& path) {
+  const uint64_t bytes = fs::file_size(path);
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  std::vector<unsigned char> pages((bytes + 4095) / 4096);
+  EXPECT_EQ(::mincore(mapped, bytes, pages.data()), 0);
+  ::munmap(mapped, bytes);
+  ::close(fd);
+  return static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+TEST_F(FileTierTest, WhatIsReadForOthersTooIsFoundInMemoryByThem) {
+  const auto tier = OpenTier();
+  const TestImage image = Image(1, 8 << 20);
+  ASSERT_EQ(Save(*tier, image), absl::OkStatus());
+  const auto reader = Open(*tier, KeyOf(1));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  PaddedBuffer target(1 << 20);
+  ASSERT_EQ(ReadShared(**reader, 4 << 20, target.span()), absl::OkStatus());
+  EXPECT_TRUE(std::ranges::equal(target.span(), image.bytes.span().subspan(4 << 20, 1 << 20)));
+  EXPECT_GE(PagesInMemory(ImagePath(KeyOf(1))), 256u);
+}
+
+TEST_F(FileTierTest, SharedReadsOfAFileWhoseNameIsAnothersAreOfTheFile) {
+  const auto tier = OpenTier();
+  const TestImage image = Image(1, 1 << 20);
+  ASSERT_EQ(Save(*tier, image), absl::OkStatus());
+  const auto reader = Open(*tier, KeyOf(1));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  fs::remove(ImagePath(KeyOf(1)));
+  PaddedBuffer target(1 << 20);
+  ASSERT_EQ(ReadShared(**reader, 0, target.span()), absl::OkStatus());   // the name leads nowhere
+  EXPECT_TRUE(std::ranges::equal(target.span(), image.bytes.span()));
+  const auto again = Open(*tier, KeyOf(1));
+  EXPECT_FALSE(again.ok());
+  ASSERT_EQ(Save(*tier, Image(2, 1 << 20)), absl::OkStatus());
+  const auto other = Open(*tier, KeyOf(2));
+  ASSERT_TRUE(other.ok()) << other.status();
+  fs::remove(ImagePath(KeyOf(2)));
+  WriteText(ImagePath(KeyOf(2)), std::string(1 << 20, 'x'));
+  ASSERT_EQ(ReadShared(**other, 0, target.span()), absl::OkStatus());
+  EXPECT_FALSE(std::ranges::all_of(target.span(), [](std::byte byte) { return byte == std::byte{'x'}; }));
 }
 
 TEST_F(FileTierTest, LeftoverWithoutRecordIsReplaced) {
