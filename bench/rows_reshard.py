@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import threading
@@ -27,6 +28,24 @@ def plan() -> list[measure.Row]:
     return [measure.ratio_row("plan_reshard", whole, "<= 200", unit="ms", parse_ms=parse, merge_ms=merge, boxes_of_all_ranks_ms=boxes,
                               tensors=COUNT, cores=os.cpu_count()),
             measure.ratio_row("plan_reshard_growth", growth, "<= 5", unit="x", tensors=4 * COUNT)]
+
+
+FIND = Path(__file__).parents[1] / "build" / "release" / "bin" / "neve_find_save"
+RANKS, SAVES, LISTING_MS = 16384, 4, 100
+
+
+def find() -> list[measure.Row]:
+    """What one of 16,384 ranks waits for, asks for and holds until it knows the newest complete of 4 saves, when each listing of a folder
+    takes 100 ms. The newest lacks one rank. The names lie in memory."""
+    found = []
+    for i in range(ROUNDS):
+        place = Path(os.environ["NEVE_RAM_DIR"]) / f"find-{i}"
+        found.append(json.loads(subprocess.run([FIND, place, str(RANKS), str(SAVES), str(LISTING_MS)], check=True, capture_output=True,
+                                               text=True).stdout))
+        shutil.rmtree(place)
+    return [measure.ratio_row("find_16k", [one["seconds"] for one in found], "<= 2", unit="s", files=2 * RANKS * SAVES - 2),
+            measure.ratio_row("find_16k_requests", [one["listings"] for one in found], "<= 40", unit="listings", sizes=found[0]["sizes"]),
+            measure.ratio_row("find_16k_memory", [one["mib"] for one in found], "<= 256", unit="MiB")]
 
 
 def _rounds(tensors: int) -> list[dict]:
