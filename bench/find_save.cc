@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "found %zu saves, step %llu\n", found.size(), static_cast<unsigned long long>(newest));
     return 1;
   }
-  std::printf("{\"seconds\": %.3f, \"listings\": %d, \"sizes\": %d, \"mib\": %.1f}\n", seconds, slow.listings.load(), slow.sizes.load(), held);
+  std::printf("{\"seconds\": %.3f, \"listings\": %d, \"sizes\": %d, \"mib\": %.1f}\n", seconds, slow.listings.load(),
+              slow.sizes.load(), held);
   return 0;
 }

@@ -53,6 +53,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
         ("anon_memory",): rows_memory.anon_memory,
         ("fence_block_64m", "fence_block_1g", "device_copy_64m", "device_copy_1g"): rows_device.fence_block,
+        ("device_tiny_first_c", "device_tiny_steady_c", "device_tiny_first", "device_tiny_steady"): rows_device.device_tiny,
         ("plan_reshard", "plan_reshard_growth"): rows_reshard.plan,
         ("find_16k", "find_16k_requests", "find_16k_memory"): rows_reshard.find,
         ("reshard_time", "reshard_bytes"): functools.partial(rows_reshard.reshard, folder),

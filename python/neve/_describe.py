@@ -7,8 +7,9 @@ import json
 import warnings
 import weakref
 from array import array
+from itertools import chain
 from operator import add, attrgetter, eq, ge, mul
-from typing import Any, List, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
 
 from . import _abi, _device, _tensors, _torn
 from ._library import call, library
@@ -24,13 +25,12 @@ _CHUNK = 256   # tensors looked at together: their fields stay in the processor'
 class Structure:
     """A described structure: what a later state is compared with, and what the engine was told of it.
 
+    found: what a walk over the described state collects.
     takes_devices: tensors on CUDA devices are given to the engine where they lie, when it can use them; others are copied first.
     """
 
-    def __init__(self, walker: Walker, root: Template, state: Any, takes_devices: bool = False) -> None:
+    def __init__(self, walker: Walker, root: Template, found: Collected, takes_devices: bool = False) -> None:
         self._takes_devices = takes_devices
-        found = Collected()
-        root.match(state, found)
         self.root = root
         self.specs = walker.specs
         self.misread = walker.misread
@@ -54,26 +54,29 @@ class Structure:
         self._shapes = [tensor.shape for tensor in tensors]
         self._strides = [tensor.stride() for tensor in tensors]
         self._dtypes = [tensor.dtype for tensor in tensors]
-        self._items = [tensor.element_size() if tensor.numel() else 0 for tensor in tensors]   # an empty one lies anywhere
-        self._span_bytes = [_tensors.span_items(shape, strides) * item
-                            for shape, strides, item in zip(self._shapes, self._strides, self._items)]
+        layouts = list(map(_tensors.layout_of, map(tuple, self._shapes), self._strides))
+        self._items = [tensor.element_size() if layout.span_items else 0   # an empty one lies anywhere
+                       for tensor, layout in zip(tensors, layouts)]
+        self._span_bytes = [layout.span_items * item for layout, item in zip(layouts, self._items)]
         self._gradients = [tensor.requires_grad for tensor in tensors]
         self._attributed = [bool(vars(tensor)) for tensor in tensors]
         self._any_attributed = any(self._attributed)
         # Where this holds, being contiguous says all of the strides, and is asked for more cheaply.
-        self._contiguous = [
-            all(strides == _tensors.row_major(shape) and 1 not in shape and 0 not in shape
-                for shape, strides in zip(self._shapes[begin:begin + _CHUNK], self._strides[begin:begin + _CHUNK]))
-            for begin in range(0, len(tensors), _CHUNK)]
+        self._contiguous = [all(layout.says_contiguous for layout in layouts[begin:begin + _CHUNK])
+                            for begin in range(0, len(tensors), _CHUNK)]
+        self._complex = [any(dtype.is_complex for dtype in self._dtypes[begin:begin + _CHUNK])
+                         for begin in range(0, len(tensors), _CHUNK)]
         self._devices = [tensor.device for tensor in tensors]
-        self.off_host = any(device.type != "cpu" for device in self._devices)
+        devices = set(self._devices)
+        self.off_host = any(device.type != "cpu" for device in devices)
         # Of each tensor the CUDA device that the engine takes it from; -1: from the host.
-        self._ordinals = [_device.ordinal(device) for device in self._devices] if self._takes_devices else []
-        if any(ordinal >= 0 for ordinal in self._ordinals) and not _device.usable():
-            self._ordinals = []
-        self.ordinals = sorted({ordinal for ordinal in self._ordinals if ordinal >= 0})
+        ordinals = {device: _device.ordinal(device) for device in devices} if self._takes_devices else {}
+        if any(ordinal >= 0 for ordinal in ordinals.values()) and not _device.usable():
+            ordinals = {}
+        self._ordinals = [ordinals[device] for device in self._devices] if ordinals else []
+        self.ordinals = sorted({ordinal for ordinal in ordinals.values() if ordinal >= 0})
         self._copied = [index for index, device in enumerate(self._devices)
-                        if device.type != "cpu" and not (self._ordinals and self._ordinals[index] >= 0)]
+                        if device.type != "cpu" and not (self._ordinals and self._ordinals[index] >= 0)] if self.off_host else []
         self.copies = bool(self._copied)
 
     def collect(self, state: Any) -> Tuple[Collected, "array[int]"]:
@@ -83,6 +86,10 @@ class Structure:
             self.root.match(state, found)
         except RecursionError:
             raise Changed from None
+        return self.checked(found)
+
+    def checked(self, found: Collected) -> Tuple[Collected, "array[int]"]:
+        """The same of what a walk over the state has collected."""
         if len(found.torch) != len(self._torch_index) or len(found.arrays) != len(self._array_index):
             raise Changed
         addresses = self._check_torch(found.torch) if found.torch else array("Q")
@@ -111,7 +118,8 @@ class Structure:
                              else all(map(eq, map(base.stride, chunk), self._strides[begin:end])))
                         and list(map(get_dtype, chunk)) == self._dtypes[begin:end]
                         and list(map(get_gradient, chunk)) == self._gradients[begin:end]
-                        and not any(map(base.is_conj, chunk)) and not any(map(base.is_neg, chunk)))
+                        and not any(map(base.is_neg, chunk))
+                        and not (self._complex[begin // _CHUNK] and any(map(base.is_conj, chunk))))
                 # A storage may have been resized under its tensors.
                 begins = map(mul, map(base.storage_offset, chunk), self._items[begin:end])
                 same = same and all(map(ge, map(storage_bytes, map(base.untyped_storage, chunk)),
@@ -181,9 +189,10 @@ class Structure:
             spread[place] = value
         return spread
 
-    def fenced(self, tensors: Sequence[Any], kept: Set[int]) -> List[int]:
+    def fenced(self, tensors: Sequence[Any], kept: Set[int]) -> bytes:
         """Of each of the engine's tensors whether its storage is among those that a fence keeps."""
-        return self._spread([int(tensor.untyped_storage().data_ptr() in kept) for tensor in tensors[:len(self._torch_index)]], 0)
+        mask = bytes(map(kept.__contains__, _device.storage_addresses(tensors[:len(self._torch_index)])))
+        return mask if self._in_order else bytes(self._spread(mask, 0))
 
     def named(self, tensors: Sequence[Any]) -> Tuple[List[str], List[Any]]:
         """Names and tensors of torch."""
@@ -192,14 +201,15 @@ class Structure:
     def _create(self) -> ctypes.c_void_p:
         names = [spec.name.encode("utf-8") for spec in self.specs]
         joined = b"".join(names)
+        shapes, strides = [spec.shape for spec in self.specs], [spec.strides for spec in self.specs]
         tensors = _abi.Tensors.new(
             count=len(names),
             names=ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p),
-            name_bytes=(ctypes.c_uint32 * len(names))(*map(len, names)),
-            dtypes=(ctypes.c_uint8 * len(names))(*[spec.dtype.code for spec in self.specs]),
-            ranks=(ctypes.c_uint8 * len(names))(*[len(spec.shape) for spec in self.specs]),
-            extents=_int64s([extent for spec in self.specs for extent in spec.shape]),
-            strides=_int64s([stride for spec in self.specs for stride in spec.strides]),
+            name_bytes=_numbers(ctypes.c_uint32, "I", map(len, names)),
+            dtypes=_numbers(ctypes.c_uint8, "B", [spec.dtype.code for spec in self.specs]),
+            ranks=_numbers(ctypes.c_uint8, "B", map(len, shapes)),
+            extents=_int64s(chain.from_iterable(shapes)),
+            strides=_int64s(chain.from_iterable(strides)),
         )
         if any(spec.part is not None for spec in self.specs):
             _declare_pieces(tensors, self.specs)
@@ -221,8 +231,13 @@ def _declare_pieces(tensors: Any, specs: Sequence[Spec]) -> None:
     tensors.logical_names = (ctypes.c_char_p * len(specs))(*names)
 
 
-def _int64s(numbers: List[int]) -> Any:
-    return (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+def _int64s(numbers: Iterable[int]) -> Any:
+    return _numbers(ctypes.c_int64, "q", numbers)
+
+
+def _numbers(kind: Any, code: str, numbers: Iterable[int]) -> Any:
+    packed = array(code, numbers)
+    return (kind * len(packed)).from_buffer(packed) if packed else (kind * 1)()
 
 
 def _destroy_state(handle: ctypes.c_void_p) -> None:
@@ -248,7 +263,7 @@ class Capture:
         """Makes it a save that returns at once, of which the optimizers' parameters and states are kept until the fence."""
         mask = self.structure.fenced(self._found.torch, _device.kept_storages(optimizers))
         request.fence = 1
-        request.fenced = (ctypes.c_uint8 * max(len(mask), 1))(*mask)
+        request.fenced = (ctypes.c_uint8 * max(len(mask), 1)).from_buffer_copy(mask or b"\0")
 
     def request(self, **fields: Any) -> Any:
         """The request struct; `fields` are step, tags_json, to, slot_timeout_s."""
@@ -291,9 +306,11 @@ class Describer:
                 self._structure = None
         try:
             with collector_paused():
-                walker = Walker(self._sticky, self._keeps_dicts)
-                structure = Structure(walker, walker.walk(state), state, self._takes_devices)
-            capture = Capture(structure, *structure.collect(state))
+                walker, found = Walker(self._sticky, self._keeps_dicts), Collected()
+                root = walker.walk(state)
+                root.match(state, found)
+                structure = Structure(walker, root, found, self._takes_devices)
+            capture = Capture(structure, *structure.checked(found))
         except Changed:
             raise Internal("the state changed while it was being described (is another thread at it?)") from None
         self._warn(structure, stacklevel + 2)

@@ -68,23 +68,29 @@ def optimizers_of(fence: Any) -> List[Any]:
 def kept_storages(optimizers: Sequence[Any]) -> Set[int]:
     """Addresses of the storages that change in these optimizers' steps only: parameters, and the optimizers' state."""
     torch = _tensors.need_torch("fence")
-    storages: Set[int] = set()
+    tensors: List[Any] = []
 
-    def add(thing: Any) -> None:
-        if isinstance(thing, torch.Tensor):
-            storages.add(thing.untyped_storage().data_ptr())
-        elif isinstance(thing, dict):
-            for item in thing.values():
-                add(item)
-        elif isinstance(thing, (list, tuple)):
-            for item in thing:
-                add(item)
+    def add(things: Iterable[Any]) -> None:
+        others = []
+        for thing in things:
+            if isinstance(thing, torch.Tensor):
+                tensors.append(thing)
+            elif isinstance(thing, (dict, list, tuple)):
+                others.append(thing)
+        for thing in others:
+            add(thing.values() if isinstance(thing, dict) else thing)
 
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             add(group["params"])
-        add(dict(optimizer.state))
-    return storages
+        add(optimizer.state.values())
+    return set(storage_addresses(tensors))
+
+
+def storage_addresses(tensors: Iterable[Any]) -> Iterable[int]:
+    """Where the storage of each tensor begins."""
+    torch = _tensors.need_torch("fence")
+    return map(torch.UntypedStorage.data_ptr, map(torch.Tensor.untyped_storage, tensors))
 
 
 class Fence:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import Any, Callable, Iterable, Optional, Set, Tuple
+from typing import Any, Callable, Iterable, Optional, Sequence, Set, Tuple
 
 from . import _values
 from .errors import Damaged
@@ -44,13 +44,15 @@ def escape(key: Any) -> str:
     """The component of a name for one dictionary key. Raises :class:`neve._values.NotValue` for a key that is no value."""
     kind = type(key)
     if kind is str:
+        if key.isprintable() and key and key[0] != "~":
+            return str(key)
         if not key:
             return "~e"
         if _NEEDS_JSON(key):
             # Raw surrogates, not \\u escapes: a JSON reader would join two lone ones to one character.
             text = json.dumps(key, ensure_ascii=False)
             return "~j" + base64_text(text.encode("utf-8", "surrogatepass"))
-        return f"~{key}" if key[0] == "~" else str(key)
+        return f"~{key}" if key[0] == "~" else key
     if kind is int and _values.is_short_int(key):
         return f"~i{key}"
     if kind is bool:
@@ -94,6 +96,11 @@ def unescape(component: str, resolve: "_values.Resolve" = None, keys: "Optional[
     raise Damaged(f"the escaped key {component[:80]!r} in neve.tree is of no known kind")
 
 
+def join_all(prefix: str, components: Iterable[str]) -> "list[str]":
+    """The name of each component, as of :func:`join`."""
+    return [f"{prefix}.{component}" for component in components] if prefix else list(components)
+
+
 def join(prefix: str, component: str) -> str:
     """The name of `component` inside the container whose own name is `prefix` ("" for the root)."""
     return f"{prefix}.{component}" if prefix else component
@@ -116,6 +123,14 @@ class NameTable:
         unique = f"{name}~#{number}"
         self._taken.add(unique)
         return unique, False
+
+    def take_all(self, names: Sequence[str]) -> bool:
+        """Takes all of the names as they stand, or none of them."""
+        fresh = set(names)
+        if len(fresh) < len(names) or not self._taken.isdisjoint(fresh) or any(name.startswith(_RESERVED_PREFIX) for name in names):
+            return False
+        self._taken |= fresh
+        return True
 
 
 def shown_key(key: Any) -> str:

@@ -57,6 +57,7 @@ class Template:
     __slots__ = ()
     is_value = False
     is_plain = False   # an ordinary torch tensor under its natural name
+    is_bulk = False    # collected as it stands, and checked with all others of its kind afterwards
     is_run = False     # its node is that of an ordinary tensor under its natural name: costs the tree nothing
 
     def match(self, thing: Any, found: Collected) -> None:
@@ -70,7 +71,7 @@ class Plain(Template):
     """An ordinary torch tensor: all that is to be known of it is checked in bulk afterwards."""
 
     __slots__ = ()
-    is_plain = is_run = True
+    is_plain = is_bulk = is_run = True
 
     def match(self, thing: Any, found: Collected) -> None:
         found.torch.append(thing)
@@ -82,10 +83,12 @@ class Plain(Template):
 class Tensor(Template):
     """A torch tensor with something to say: a Parameter, on a device, with attributes, lazily conjugated."""
 
-    __slots__ = ("extra", "attributes", "lazy")
+    __slots__ = ("attributes", "lazy", "is_bulk", "_head")
 
     def __init__(self, extra: Dict[str, Any], attributes: Optional["Template"], lazy: bool) -> None:
-        self.extra, self.attributes, self.lazy = extra, attributes, lazy
+        self.attributes, self.lazy = attributes, lazy
+        self.is_bulk = not lazy and attributes is None
+        self._head = {"T": 1, **extra}
 
     def match(self, thing: Any, found: Collected) -> None:
         torch = _tensors.loaded_torch()
@@ -100,10 +103,9 @@ class Tensor(Template):
             self.attributes.match(storable_attributes(thing), found)
 
     def node(self, numbering: Numbering) -> Any:
-        node = {"T": 1, **self.extra}
-        if self.attributes is not None:
-            node["py"] = self.attributes.node(numbering)
-        return node
+        if self.attributes is None:
+            return self._head
+        return {**self._head, "py": self.attributes.node(numbering)}
 
 
 def resolve_lazy(tensor: Any) -> Any:
@@ -277,7 +279,7 @@ def _unpicklable(thing: Any, path: Tuple[Any, ...], depth: int) -> Tuple[Tuple[A
 class Mapping(Template):
     """A dict, OrderedDict or defaultdict that holds a tensor somewhere."""
 
-    __slots__ = ("kind", "keys", "key_types", "escaped", "by_escape", "children", "all_plain", "attributes", "factory")
+    __slots__ = ("kind", "keys", "key_types", "escaped", "by_escape", "children", "all_bulk", "attributes", "factory")
 
     def __init__(self, mapping: Dict[Any, Any], escaped: List[str], children: List[Template],
                  attributes: Optional[Template]) -> None:
@@ -287,7 +289,7 @@ class Mapping(Template):
         self.escaped = escaped
         self.by_escape = not set(self.key_types) <= {str, int}   # equal keys of other types can differ: (1,) and (True,)
         self.children = children
-        self.all_plain = all(child.is_plain for child in children)
+        self.all_bulk = all(child.is_bulk for child in children)
         self.attributes = attributes
         self.factory = getattr(mapping, "default_factory", None)
 
@@ -301,7 +303,7 @@ class Mapping(Template):
             raise Changed
         if self.kind is not dict:
             self._match_rest(thing, found)
-        if self.all_plain:
+        if self.all_bulk:
             found.torch.extend(thing.values())
         else:
             for child, value in zip(self.children, thing.values()):
@@ -347,11 +349,11 @@ def _count_run(children: List[Any]) -> None:
 class Sequence(Template):
     """A list, tuple or namedtuple that holds a tensor somewhere."""
 
-    __slots__ = ("kind", "children", "all_plain")
+    __slots__ = ("kind", "children", "all_bulk")
 
     def __init__(self, kind: type, children: List[Template]) -> None:
         self.kind, self.children = kind, children
-        self.all_plain = all(child.is_plain for child in children)
+        self.all_bulk = all(child.is_bulk for child in children)
 
     def match(self, thing: Any, found: Collected) -> None:
         if type(thing) is not self.kind or self.kind is not list and getattr(thing, "__dict__", None):
@@ -361,7 +363,7 @@ class Sequence(Template):
     def _match_items(self, thing: Any, found: Collected) -> None:
         if len(thing) != len(self.children):
             raise Changed
-        if self.all_plain:
+        if self.all_bulk:
             found.torch.extend(thing)
         else:
             for child, item in zip(self.children, thing):

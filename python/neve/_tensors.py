@@ -6,6 +6,7 @@ what the checkpoint holds.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -150,6 +151,22 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         step *= extent
     return True
+
+
+class StrideLayout(NamedTuple):
+    """What the shape and strides of a tensor say of it."""
+
+    span_items: int       # elements from the first to one past the last that it touches
+    is_odd: bool          # bytes in order, but with odd strides where an extent is 1, or none is there
+    says_contiguous: bool # torch's is_contiguous() is true of these strides only
+
+
+@functools.lru_cache(maxsize=4096)
+def layout_of(shape: Shape, strides: Shape) -> StrideLayout:
+    """The layout of a shape with strides in elements."""
+    plain = row_major(shape)
+    return StrideLayout(span_items(shape, strides), strides != plain and is_row_major(shape, strides),
+                        strides == plain and 1 not in shape and 0 not in shape)
 
 
 def has_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:

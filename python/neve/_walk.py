@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, defaultdict
-from typing import Any, Dict, List, Optional, Set, Tuple
+from itertools import islice, repeat
+from operator import attrgetter, lt
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import _names, _pieces, _tensors, _values
 from ._piece_templates import Distributed, Held, SharedMemory
@@ -17,6 +19,10 @@ from .errors import Invalid, Unsupported
 
 Path = Tuple[Any, ...]
 
+_FEW = 8         # items of a container that are not worth looking at together
+_CHUNK = 256     # tensors looked at together
+_get_layout, _get_nested, _get_quantized, _get_meta, _get_vars, _get_dtype, _get_shape, _get_gradient, _get_device = map(
+    attrgetter, ("layout", "is_nested", "is_quantized", "is_meta", "__dict__", "dtype", "shape", "requires_grad", "device"))
 _SCALARS = {type(None), bool, int, float, complex, str, bytes, bytearray}
 _VALUE = Value()
 _PLAIN = Plain()
@@ -116,13 +122,14 @@ class Walker:
         if kind is OrderedDict and vars(mapping):
             attributes = self._visit(vars(mapping), (*path, "__dict__"), _names.join(name, "~a"))
             attributes = self._sized(attributes, vars(mapping), _names.join(name, "~a"))
-        children = [self._visit(value, (*path, key), _names.join(name, component))
-                    for (key, value), component in zip(mapping.items(), escaped)]
+        names = _names.join_all(name, escaped)
+        children = self._visit_items(list(mapping.values()), path, mapping, names)
         collapses = attributes is None and kind is not defaultdict and not self._keeps_dicts
         if collapses and all(child.is_value for child in children):
             return _VALUE
-        for index, (component, value) in enumerate(zip(escaped, mapping.values())):
-            children[index] = self._sized(children[index], value, _names.join(name, component))
+        for index, (child, value) in enumerate(zip(children, mapping.values())):
+            if child is _VALUE:
+                children[index] = self._sized(child, value, names[index])
         odd = [key for key in mapping if type(key) is not str]
         if odd:
             shown = _names.pretty_path((*path, odd[0]))
@@ -132,13 +139,75 @@ class Walker:
     def _visit_sequence(self, sequence: Any, path: Path, name: str) -> Template:
         if not _has_other_than_scalars(sequence):
             return _VALUE
-        children = [self._visit(item, (*path, _names.Index(index)), _names.join(name, str(index)))
-                    for index, item in enumerate(sequence)]
+        names = _names.join_all(name, map(str, range(len(sequence))))
+        children = self._visit_items(sequence, path, map(_names.Index, range(len(sequence))), names)
         if all(child.is_value for child in children):
             return _VALUE
-        for index, item in enumerate(sequence):
-            children[index] = self._sized(children[index], item, _names.join(name, str(index)))
+        for index, (child, item) in enumerate(zip(children, sequence)):
+            if child is _VALUE:
+                children[index] = self._sized(child, item, names[index])
         return Sequence(type(sequence), children)
+
+    def _visit_items(self, items: Any, path: Path, keys: Iterable[Any], names: List[str]) -> List[Template]:
+        """What a container holds, in order. Many ordinary tensors are looked at together."""
+        if len(items) < _FEW:
+            return [self._visit(item, (*path, key), name) for item, key, name in zip(items, keys, names)]
+        children: List[Template] = []
+        keys = iter(keys)
+        for begin in range(0, len(items), _CHUNK):
+            chunk, some_names, some_keys = items[begin:begin + _CHUNK], names[begin:begin + _CHUNK], list(islice(keys, _CHUNK))
+            try:
+                ordinary = self._visit_ordinary(chunk, some_names)
+            except (RuntimeError, NotImplementedError):   # one that does not answer such questions
+                ordinary = None
+            children += ordinary or [self._visit(item, (*path, key), name) for item, key, name in zip(chunk, some_keys, some_names)]
+        return children
+
+    def _visit_ordinary(self, tensors: Any, names: List[str]) -> Optional[List[Template]]:
+        """The same as `_visit` of each, if all are dense tensors of torch that nothing is to be said of but their device and whether they
+        are parameters, under names of their own. Else None, and nothing is noted."""
+        torch = self.torch
+        if torch is None or not set(map(type, tensors)) <= {torch.Tensor, torch.nn.Parameter}:
+            return None
+        base = torch.Tensor
+        ids = list(map(id, tensors))
+        if set(map(_get_layout, tensors)) != {torch.strided} or len(set(ids)) < len(ids) or not self._seen.keys().isdisjoint(ids):
+            return None
+        if any(map(_get_nested, tensors)) or any(map(_get_quantized, tensors)) or any(map(_get_meta, tensors)):
+            return None
+        if any(map(base.is_conj, tensors)) or any(map(base.is_neg, tensors)) or any(map(_get_vars, tensors)):
+            return None
+        dtypes = list(map(_tensors.of_torch, map(_get_dtype, tensors)))
+        if not all(dtype is not None and dtype.in_safetensors for dtype in dtypes):
+            return None
+        shapes, strides = list(map(tuple, map(_get_shape, tensors))), list(map(base.stride, tensors))
+        layouts = list(map(_tensors.layout_of, shapes, strides))
+        if any(layout.is_odd for layout in layouts):
+            return None
+        ends = ((offset + layout.span_items) * item if layout.span_items else 0 for offset, layout, item in
+                zip(map(base.storage_offset, tensors), layouts, map(base.element_size, tensors)))
+        if any(map(lt, map(torch.UntypedStorage.nbytes, map(base.untyped_storage, tensors)), ends)):
+            return None
+        kinds = list(zip(map(type, tensors), map(_get_gradient, tensors), map(_get_device, tensors)))
+        if not self._names.take_all(names):
+            return None
+        place = len(self.torch_index)
+        self._keep.extend(tensors)
+        self._seen.update(zip(ids, zip(names, repeat(True), range(place, place + len(ids)))))
+        self.torch_index.extend(range(len(self.specs), len(self.specs) + len(ids)))
+        self.specs.extend(map(Spec, names, dtypes, shapes, strides))
+        of_kind = {kind: self._ordinary_template(*kind) for kind in set(kinds)}
+        return [of_kind[kind] for kind in kinds]
+
+    def _ordinary_template(self, kind: type, gradient: bool, device: Any) -> Template:
+        extra: Dict[str, Any] = {}
+        if kind is self.torch.nn.Parameter:   # type: ignore[union-attr]
+            extra["param"] = 1
+        if gradient:
+            extra["grad"] = 1
+        if device.type != "cpu":
+            extra["dev"] = str(device)
+        return Tensor(extra, None, False) if extra else _PLAIN
 
     def _visit_other(self, thing: Any, path: Path, name: str) -> Template:
         kind = type(thing)

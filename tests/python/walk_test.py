@@ -1,5 +1,6 @@
 """Describing a state: what stays the same structure, what is noticed as a change, what is refused. Needs no library."""
 
+import random
 import threading
 import types
 import warnings
@@ -40,6 +41,49 @@ def test_names_are_dotted_paths_and_list_places():
 def test_PT_27_paths_that_would_clash_stay_two_tensors():
     assert names({"a": {"b": torch.zeros(1)}, "a.b": torch.zeros(2)}) == ["a.b", "a.b~#2"]
     assert names({"neve.blob.0": torch.zeros(1), "__metadata__": torch.zeros(1)}) == ["neve.blob.0~#2", "__metadata__~#2"]
+
+
+def some_tensor(random):
+    """One of the ordinary kinds as a rule, else one of those that something is to be said of."""
+    tensor = torch.zeros(random.choice([(), (3,), (2, 3), (1, 4), (0, 2)]), dtype=random.choice([torch.float32, torch.int64, torch.bool]))
+    odd = random.randrange(60)
+    if odd < 30:
+        return tensor
+    if odd < 45:
+        return torch.nn.Parameter(tensor, requires_grad=tensor.is_floating_point() and random.random() < 0.5)
+    if odd == 45:
+        tensor.note = "kept"
+    return {46: lambda: torch.zeros(2, dtype=torch.complex128), 47: lambda: torch.zeros(2, dtype=torch.complex64).conj(),
+            48: lambda: torch.eye(3).to_sparse(), 49: lambda: torch.zeros(2, device="meta"), 50: lambda: torch.zeros(3, 4).t(),
+            51: lambda: torch.zeros(1).expand(5), 52: lambda: torch.empty(0).set_(torch.zeros(8).untyped_storage(), 2, (1, 3), (7, 1)),
+            53: lambda: numpy.zeros(3), 54: lambda: 7, 55: lambda: [torch.zeros(1), "x"], 56: lambda: "text",
+            57: lambda: neve.Piece(torch.zeros(2), (4,), (2,))}.get(odd, lambda: tensor)()
+
+
+@pytest.mark.parametrize("round", range(20))
+def test_many_tensors_are_described_together_as_they_are_one_by_one(round, monkeypatch):
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    source = random.Random(seed)
+    things = [some_tensor(source) for _ in range(source.choice([7, 8, 40, 300, 900]))]
+    things += source.sample(things, 3)     # the same objects again
+    keys = [f"w{index}" for index in range(len(things))]
+    for index, key in ((3, "neve.blob.1"), (5, 5), (6, "m.x")):
+        keys[index] = key
+    state = {"m": {"x": torch.zeros(1)}, "first": dict(zip(keys, things)), "list": things[:50], "m.x": torch.ones(1)}
+
+    def described():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            capture = Describer().capture(state)
+        structure = capture.structure
+        specs = [(spec.name, spec.dtype, spec.shape, spec.strides, spec.part) for spec in structure.specs]
+        return (structure.tree, specs, structure.misread, structure.opaque, structure.dropped, structure._torch_index,
+                structure._references, capture._values)
+
+    together = described()
+    monkeypatch.setattr("neve._walk._FEW", 1 << 60)
+    assert described() == together
 
 
 def unchanged(describer, state):
