@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,38 @@ struct Piece {
   uint64_t first, count;   // elements
 };
 
+// Components that wrappers put into the names of what they wrap.
+constexpr std::string_view kWrappers[] = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
+
+// A name without the components of wrappers; adds those that it had to `removed`.
+std::string WithoutWrappers(std::string_view name, std::set<std::string_view>* removed) {
+  std::string rest;
+  while (true) {
+    const size_t dot = name.find('.');
+    const std::string_view component = name.substr(0, dot);
+    if (std::ranges::find(kWrappers, component) != std::end(kWrappers)) {
+      removed->insert(component);
+    } else {
+      if (!rest.empty()) rest += '.';
+      rest += component;
+    }
+    if (dot == std::string_view::npos) return rest;
+    name.remove_prefix(dot + 1);
+  }
+}
+
+// The prefix, up to a ".", without which most of `longer` are names of `shorter`; "": none of them is.
+std::string CommonPrefix(std::span<const std::string> longer, const std::unordered_set<std::string_view>& shorter) {
+  std::map<std::string_view, size_t> counts;
+  for (const std::string_view name : longer) {
+    for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+      if (shorter.contains(name.substr(dot + 1))) ++counts[name.substr(0, dot + 1)];
+    }
+  }
+  const auto best = std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
+  return best == counts.end() ? "" : std::string(best->first);
+}
+
 class TensorDiff {
  public:
   TensorDiff(const Source& a, const Source& b, const Progress& progress, DiffReport* report)
@@ -54,6 +88,7 @@ class TensorDiff {
 
   absl::Status Run() {
     Match();
+    MatchRenamed();
     differences_.resize(pairs_.size());
     const uint64_t total = report_->compared_bytes;
     const auto crew = sync::Crew::Create(total < kPieceBytes ? 0 : std::min(sync::UsableCores() - 1, kHelpersMax));
@@ -100,6 +135,70 @@ class TensorDiff {
     }
   }
 
+  // Names that only one side has are often the other's with what a wrapper put in front of them, or among them.
+  void MatchRenamed() {
+    first_renamed_ = pairs_.size();
+    const std::vector<std::string>& only_a = report_->only_a;
+    const std::vector<std::string>& only_b = report_->only_b;
+    if (only_a.empty() || only_b.empty()) return;
+    std::set<std::string_view> of_a, of_b;
+    AddRenamed([&](const std::string& name) { return WithoutWrappers(name, &of_a); },
+               [&](const std::string& name) { return WithoutWrappers(name, &of_b); });
+    if (renamed_ > 0) {
+      of_a.insert(of_b.begin(), of_b.end());
+      for (const std::string_view component : of_a) {
+        removed_ += absl::StrFormat("%s\"%s.\"", removed_.empty() ? "" : " and ", component);
+      }
+      return;
+    }
+    const std::string prefix_a = CommonPrefix(only_a, {only_b.begin(), only_b.end()});
+    const std::string prefix_b = prefix_a.empty() ? CommonPrefix(only_b, {only_a.begin(), only_a.end()}) : "";
+    const auto without = [](const std::string& prefix) {
+      return [&prefix](const std::string& name) { return name.starts_with(prefix) ? name.substr(prefix.size()) : ""; };
+    };
+    AddRenamed(without(prefix_a), without(prefix_b));
+    removed_ = '"' + prefix_a + prefix_b + '"';
+  }
+
+  // Pairs what is left under one name on both sides, once the functions have been at it. "" is no name; nor is what two are left under.
+  template <typename OfA, typename OfB>
+  void AddRenamed(OfA of_a, OfB of_b) {
+    std::map<std::string, std::vector<const SourceTensor*>> left_a, left_b;
+    const std::unordered_set<std::string_view> only_a(report_->only_a.begin(), report_->only_a.end());
+    const std::unordered_set<std::string_view> only_b(report_->only_b.begin(), report_->only_b.end());
+    for (const SourceTensor& a : a_.tensors) {
+      if (only_a.contains(a.name)) left_a[of_a(a.name)].push_back(&a);
+    }
+    for (const SourceTensor& b : b_.tensors) {
+      if (only_b.contains(b.name)) left_b[of_b(b.name)].push_back(&b);
+    }
+    for (const auto& [name, a] : left_a) {
+      const auto found = left_b.find(name);
+      if (name.empty() || found == left_b.end() || a.size() != 1 || found->second.size() != 1) continue;
+      const SourceTensor& b = *found->second.front();
+      ++renamed_;
+      if (a.front()->tensor->dtype != b.tensor->dtype || a.front()->tensor->shape != b.tensor->shape) {
+        renamed_changed_.push_back(name);
+        continue;
+      }
+      report_->compared_bytes += b.bytes;
+      pairs_.push_back({a.front(), &b});
+    }
+  }
+
+  void ReportRenamed() {
+    for (size_t i = first_renamed_; i < pairs_.size(); ++i) {
+      if (differences_[i].count() > 0) renamed_changed_.push_back(pairs_[i].b->name);
+    }
+    if (renamed_ == 0) return;
+    const std::string those = absl::StrFormat("%d of the tensors that only one side has are the same on both by name once %s is removed",
+                                              renamed_, removed_);
+    report_->notes.push_back(renamed_changed_.empty()
+                                 ? those + ", and their values are equal"
+                                 : absl::StrFormat("%s; %d of them differ, first %s", those, renamed_changed_.size(),
+                                                   *std::ranges::min_element(renamed_changed_)));
+  }
+
   absl::Status Compare(sync::Crew& crew, uint64_t total, std::vector<Piece>* batch) {
     std::vector<absl::Status> statuses(batch->size());
     std::vector<tensor::NumberDifference> found(batch->size());
@@ -130,7 +229,8 @@ class TensorDiff {
   }
 
   void Report() {
-    for (size_t i = 0; i < pairs_.size(); ++i) {
+    ReportRenamed();
+    for (size_t i = 0; i < first_renamed_; ++i) {
       const tensor::NumberDifference& difference = differences_[i];
       if (difference.count() == 0) continue;
       const format::LogicalTensor& tensor = *pairs_[i].a->tensor;
@@ -157,7 +257,10 @@ class TensorDiff {
   const Source& b_;
   const Progress& progress_;
   DiffReport* report_;
-  std::vector<Pair> pairs_;
+  std::vector<Pair> pairs_;                        // those of one name, then, from first_renamed_ on, of names made equal
+  size_t first_renamed_ = 0, renamed_ = 0;         // the latter counts those too that differ in dtype or shape
+  std::string removed_;                            // of the names, to make them equal
+  std::vector<std::string> renamed_changed_;
   std::vector<tensor::NumberDifference> differences_;
   std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> memory_;   // one a worker
   uint64_t done_ = 0;

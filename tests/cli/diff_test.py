@@ -147,3 +147,31 @@ def test_values_that_differ_somewhere_are_different(neve, tmp_path, a, b, suffix
     for other, code in (("b", 1), ("a", 0)):
         answer = neve("diff", f"a.{suffix}", f"{other}.{suffix}", "--json")
         assert answer.code == code, (answer.out, answer.err)
+
+
+@pytest.mark.parametrize("rename, removed", [
+    (lambda name: "module." + name, '"module."'), (lambda name: "_orig_mod." + name, '"_orig_mod."'),
+    (lambda name: "_orig_mod.module." + name, '"_orig_mod." and "module."'),
+    (lambda name: name.replace(".", "._orig_mod.", 1), '"_orig_mod."'), (lambda name: "net.model." + name, '"net.model."'),
+])
+def test_DCP_10_names_that_differ_by_what_a_wrapper_adds_are_told(neve, tmp_path, rename, removed):
+    plain = {"x.w": torch.arange(4.0), "x.b": torch.zeros(2), "y.w": torch.ones(3)}
+    torch.save(plain, tmp_path / "plain.pt")
+    torch.save({rename(name): tensor for name, tensor in plain.items()} | {"more": torch.zeros(1)}, tmp_path / "wrapped.pt")
+    for places in (("plain.pt", "wrapped.pt"), ("wrapped.pt", "plain.pt")):
+        answer = neve("diff", *places)
+        assert answer.code == 1
+        assert f"3 of the tensors that only one side has are the same on both by name once {removed} is removed, and their values are " \
+               "equal" in " ".join(answer.err.split())
+    torch.save({rename(name): tensor + (name == "x.w") for name, tensor in plain.items()}, tmp_path / "other.pt")
+    answer = neve("diff", "plain.pt", "other.pt")
+    assert answer.code == 1 and "1 of them differ, first" in " ".join(answer.err.split())
+    torch.save({rename(name): tensor.double() for name, tensor in plain.items()}, tmp_path / "typed.pt")
+    assert "3 of them differ, first x.b" in " ".join(neve("diff", "plain.pt", "typed.pt").err.split())
+
+
+def test_DCP_10_names_that_nothing_makes_equal_are_told_of_as_before(neve, tmp_path):
+    torch.save({"a.w": torch.zeros(2), "module.b": torch.zeros(1), "_fsdp_wrapped_module.b": torch.zeros(1)}, tmp_path / "a.pt")
+    torch.save({"c.v": torch.zeros(2), "_orig_mod.b": torch.ones(1)}, tmp_path / "b.pt")   # two of A would be the one of B
+    answer = neve("diff", "a.pt", "b.pt")
+    assert answer.code == 1 and "removed" not in answer.err + answer.out and "3 only in A, 2 only in B" in answer.out
