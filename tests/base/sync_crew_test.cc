@@ -194,15 +194,19 @@ TEST(Crew, ForkedChildCanMakeItsOwn) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts threads";
 #endif
-  const auto parents = Crew::Create(1);
-  EXPECT_TRUE(EndsWellInAChild([] {
-    const auto crew = Crew::Create(1);
+  const auto by_both = [](Crew& crew) {
     std::atomic<int> begun{0};
     auto part = [&](uint64_t, int) {
       begun.fetch_add(1);
       while (begun.load() < 2) std::this_thread::yield();
     };
-    crew->Run(2, part);
+    crew.Run(2, part);
+  };
+  const auto parents = Crew::Create(1);
+  by_both(*parents);   // its thread is past its start: the allocator of a sanitizer does not survive a fork in the middle of that
+  EXPECT_TRUE(EndsWellInAChild([&] {
+    const auto crew = Crew::Create(1);
+    by_both(*crew);
     return true;
   }));
 }

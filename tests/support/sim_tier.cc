@@ -113,7 +113,10 @@ bool SimTier::Hits(SimFault fault) {
 void SimTier::Later(sync::Executor::Task task) {
   const bool slow = Hits(SimFault::kSlow);
   const uint64_t limit = slow ? 5 * sync::kSecond : 20 * sync::kMillisecond;
-  executor_.PostAfter(static_cast<sync::Nanos>(executor_.Random() % limit), std::move(task));
+  // What a process has asked for ends with it, as its memory does.
+  executor_.PostAfter(static_cast<sync::Nanos>(executor_.Random() % limit), [alive = alive_, task = std::move(task)]() mutable {
+    if (*alive) task();
+  });
 }
 
 class SimTier::Writer : public storage::ImageWriter {
