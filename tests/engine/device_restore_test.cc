@@ -170,7 +170,7 @@ TEST_F(DeviceRestoreTest, AFailureOfTheDeviceIsTheRestores) {
 }
 
 TEST_F(DeviceRestoreTest, BuffersOfAStreamThatCannotBeAskedStayForGood) {
-  Start();
+  Start({.memory_bytes = uint64_t{64} << 20, .paces = {Pace::kEager, Pace::kEager}});   // which Settle() waits for
   const std::vector<Wanted> tensors = {{"a", DType::kU8, {100'000}, {1}}};
   ASSERT_TRUE(Open().ok());
   SaveFromHost(tensors);
