@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Set, Tuple
 
-from . import _tensors
+from . import _pieces, _tensors
 from ._library import call, library
 from .errors import Error, Invalid
 
@@ -66,7 +66,11 @@ def optimizers_of(fence: Any) -> List[Any]:
 
 
 def kept_storages(optimizers: Sequence[Any]) -> Set[int]:
-    """Addresses of the storages that change in these optimizers' steps only: parameters, and the optimizers' state."""
+    """Addresses of the storages that change in these optimizers' steps only: parameters, and the optimizers' state.
+
+    Of a DTensor that of this rank's part. A tensor without a storage of its own (a sparse one, another wrapper) has no such address: what
+    it is made of counts as changed by others too, and is copied before the save returns.
+    """
     torch = _tensors.need_torch("fence")
     tensors: List[Any] = []
 
@@ -74,7 +78,7 @@ def kept_storages(optimizers: Sequence[Any]) -> Set[int]:
         others = []
         for thing in things:
             if isinstance(thing, torch.Tensor):
-                tensors.append(thing)
+                tensors.append(_pieces.local_tensor(thing) if _pieces.is_dtensor(thing) else thing)
             elif isinstance(thing, (dict, list, tuple)):
                 others.append(thing)
         for thing in others:
@@ -84,13 +88,23 @@ def kept_storages(optimizers: Sequence[Any]) -> Set[int]:
         for group in optimizer.param_groups:
             add(group["params"])
         add(optimizer.state.values())
-    return set(storage_addresses(tensors))
+    try:
+        return set(storage_addresses(tensors))
+    except (RuntimeError, NotImplementedError):
+        return {address for tensor in tensors if (address := _storage_address(tensor)) is not None}
 
 
 def storage_addresses(tensors: Iterable[Any]) -> Iterable[int]:
     """Where the storage of each tensor begins."""
     torch = _tensors.need_torch("fence")
     return map(torch.UntypedStorage.data_ptr, map(torch.Tensor.untyped_storage, tensors))
+
+
+def _storage_address(tensor: Any) -> Optional[int]:
+    try:
+        return next(iter(storage_addresses([tensor])))
+    except (RuntimeError, NotImplementedError):   # it has none
+        return None
 
 
 class Fence:

@@ -10,6 +10,7 @@ import torch
 
 import neve
 from neve import _device, _torn
+from piece_walk_test import distributed, rank_of
 
 
 @pytest.fixture
@@ -102,6 +103,30 @@ def test_what_optimizers_do_not_hold_is_not_fenced(device):
         assert (value.untyped_storage().data_ptr() in kept) == (not buffer), name
     for state in optimizer.state.values():
         assert all(item.untyped_storage().data_ptr() in kept for item in state.values() if torch.is_tensor(item))
+
+
+def test_a_fence_keeps_the_local_parts_of_dtensors(device, tmp_path):
+    from torch.distributed.tensor import Shard
+
+    with rank_of(1, 0) as mesh, neve.Checkpointer(tmp_path / "job") as ckpt:
+        weight = torch.nn.Parameter(distributed(torch.arange(8.0), mesh, Shard(0)))
+        optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+        weight.grad = distributed(torch.ones(8), mesh, Shard(0))
+        optimizer.step()
+        locals_of = [weight._local_tensor, optimizer.state[weight]["momentum_buffer"]._local_tensor]
+        assert _device.kept_storages([optimizer]) == {local.untyped_storage().data_ptr() for local in locals_of}
+        ticket = ckpt.save(1, {"weight": weight}, fence=optimizer)
+        optimizer.step()     # its hook is the fence
+        assert ticket.fenced
+        ticket.wait("ram", 60)
+        assert torch.equal(ckpt.restore().state["weight"].tensor, torch.arange(8.0) - 0.5)
+
+
+def test_a_tensor_without_a_storage_is_kept_by_no_fence():
+    dense, sparse = torch.zeros(3), torch.eye(3).to_sparse()
+    optimizer = torch.optim.SGD([dense], lr=0.1)
+    optimizer.state[dense]["seen"] = sparse
+    assert _device.kept_storages([optimizer]) == {dense.untyped_storage().data_ptr()}
 
 
 def test_a_step_without_its_hook_is_fenced_by_the_next_save_with_a_warning(device, fences, tmp_path, caplog):
