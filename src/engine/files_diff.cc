@@ -49,6 +49,8 @@ struct Piece {
   uint64_t first, count;   // elements
 };
 
+constexpr int kPrefixComponentsMax = 16;   // of names of any length, so that the search stays linear in them
+
 // Components that wrappers put into the names of what they wrap.
 constexpr std::string_view kWrappers[] = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
 
@@ -73,7 +75,8 @@ std::string WithoutWrappers(std::string_view name, std::set<std::string_view>* r
 std::string CommonPrefix(std::span<const std::string> longer, const std::unordered_set<std::string_view>& shorter) {
   std::map<std::string_view, size_t> counts;
   for (const std::string_view name : longer) {
-    for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+    size_t dot = name.find('.');
+    for (int depth = 0; depth < kPrefixComponentsMax && dot != std::string_view::npos; ++depth, dot = name.find('.', dot + 1)) {
       if (shorter.contains(name.substr(dot + 1))) ++counts[name.substr(0, dot + 1)];
     }
   }
@@ -181,6 +184,7 @@ class TensorDiff {
         renamed_changed_.push_back(name);
         continue;
       }
+      ++report_->compared_tensors;
       report_->compared_bytes += b.bytes;
       pairs_.push_back({a.front(), &b});
     }
