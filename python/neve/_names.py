@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import Any, Callable, Iterable, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Set, Tuple
 
 from . import _values
 from .errors import Damaged
@@ -96,7 +96,7 @@ def unescape(component: str, resolve: "_values.Resolve" = None, keys: "Optional[
     raise Damaged(f"the escaped key {component[:80]!r} in neve.tree is of no known kind")
 
 
-def join_all(prefix: str, components: Iterable[str]) -> "list[str]":
+def join_all(prefix: str, components: Iterable[str]) -> List[str]:
     """The name of each component, as of :func:`join`."""
     return [f"{prefix}.{component}" for component in components] if prefix else list(components)
 

@@ -317,8 +317,7 @@ class Walker:
         stored = tensor.detach().resolve_conj().resolve_neg() if lazy else tensor
         natural = self._store_torch(stored, tensor, path, name or _names.ROOT_NAME, extra)
         shape, strides = tuple(stored.shape), tuple(stored.stride())
-        odd = strides != _tensors.row_major(shape) and _tensors.is_row_major(shape, strides)
-        if odd and all(stride < ODD_STRIDE_MAX for stride in strides):
+        if _tensors.layout_of(shape, strides).is_odd and all(stride < ODD_STRIDE_MAX for stride in strides):
             extra["st"] = list(strides)   # bytes in order, but with odd strides where an extent is 1, or none is there
         attributes = self._visit_attributes(tensor, path, name or _names.ROOT_NAME) if vars(tensor) else None
         if natural and not extra and not lazy and attributes is None and name:
