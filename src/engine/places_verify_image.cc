@@ -91,6 +91,10 @@ class ImageVerifier {
     const bool whole = !image_.record.has_value() || CheckAgainstRecord();
     NEVE_RETURN_IF_ERROR(CheckHeader());
     if (image_.record.has_value() && whole) CheckDigests();
+    if (!newer_.ok() && !header_differs_) {   // nothing else is known to be wrong with it
+      report_->worst = Worse(report_->worst, newer_);
+      AddProblem(report_, Problem{"kind", image_.place, image_.file, "", -1, -1, std::string(newer_.message())}, false);
+    }
     return absl::OkStatus();
   }
 
@@ -153,9 +157,8 @@ class ImageVerifier {
   // The rules of what neve wrote into the header, and of the blobs that it speaks of.
   void CheckTree() {
     const absl::Status status = format::CheckTree(*header_);
-    if (status.code() == absl::StatusCode::kUnimplemented) {   // of a newer neve: nothing is known to be wrong with it
-      report_->worst = Worse(report_->worst, status);
-      AddProblem(report_, Problem{"kind", image_.place, image_.file, "", -1, -1, std::string(status.message())}, false);
+    if (status.code() == absl::StatusCode::kUnimplemented) {
+      newer_ = status;   // unless its digest says that these bytes are not those that were written
     } else if (!status.ok()) {
       Structural("tree", std::string(status.message()));
     }
@@ -264,6 +267,7 @@ class ImageVerifier {
       }
       checked += bytes;
       if (found->digest == record.digests[chunk]) return;
+      header_differs_ = header_differs_ || begin < record.header_bytes;
       problems.push_back(At("digest", chunk, begin, bytes, map,
                             absl::StrFormat("%s: the record says %s, the bytes give %s",
                                             found->zeros ? "zeros in place of data" : "the bytes are not those that were saved",
@@ -292,6 +296,8 @@ class ImageVerifier {
   VerifyReport* report_;
   std::optional<format::ImageHeader> header_;
   bool size_reported_ = false;
+  absl::Status newer_;            // of what only a newer neve reads
+  bool header_differs_ = false;   // from its digests
 };
 
 }  // namespace
