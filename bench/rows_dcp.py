@@ -10,13 +10,17 @@ import torch.distributed.checkpoint as dcp
 
 import measure
 import neve.dcp
+import roofline
 import states
 from rows_file import _forget
 from rows_torch import PAIRS, _times
 
+READ_PAIRS = 15
+
 
 def load(folder: Path) -> list[measure.Row]:
-    """How many times less time dcp.load takes from neve's place, verified, than from DCP's own files; neither is in the page cache."""
+    """How many times less time dcp.load takes from neve's place, verified, than from DCP's own files; neither is in the page cache.
+    And the rate of ours over fio's read of the same file: the bar is one or the other."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")
     logging.getLogger().setLevel(logging.ERROR)
     state = states.gibibyte()
@@ -27,6 +31,10 @@ def load(folder: Path) -> list[measure.Row]:
     writer.close()
     dcp.save(state, checkpoint_id=theirs)
 
+    (image,) = ours.parent.rglob("shard-*.safetensors")
+    fio = roofline.Fio(folder, image.stat().st_size, image)
+    best = measure.fastest({name: lambda way=way: fio.read(**way) for name, way in roofline.Fio.READS.items()})
+
     def cold(files: Path, checkpoint_id: Path, **reader) -> float:
         for file in files.rglob("*"):
             if file.is_file():
@@ -34,8 +42,13 @@ def load(folder: Path) -> list[measure.Row]:
         return measure.timed(lambda: dcp.load(target, checkpoint_id=checkpoint_id, **reader))
 
     try:
-        found = measure.pairs(lambda: cold(ours.parent, ours, storage_reader=neve.dcp.StorageReader()), lambda: cold(theirs, theirs), PAIRS)
+        def mine() -> float:
+            return cold(ours.parent, ours, storage_reader=neve.dcp.StorageReader())
+
+        found = measure.pairs(mine, lambda: cold(theirs, theirs), PAIRS)
+        reads = measure.pairs(mine, lambda: fio.read(**roofline.Fio.READS[best]), READ_PAIRS)
     finally:
         shutil.rmtree(theirs)
     assert all(torch.equal(target[name], tensor) for name, tensor in state.items())
-    return [_times("dcp_load", found, ">= 2", states.total_bytes(state))]
+    return [_times("dcp_load", found, ">= 2", states.total_bytes(state)),
+            measure.ratio_row("dcp_load_read", [b / a for a, b in reads], ">= 0.95", base=best)]

@@ -48,7 +48,7 @@ def rows(folder: Path) -> dict[tuple[str, ...], object]:
         ("verify",): functools.partial(rows_files.verify, folder),
         ("convert",): functools.partial(rows_files.convert, folder),
         ("safetensors_load",): functools.partial(rows_files.load, folder),
-        ("dcp_load",): functools.partial(rows_dcp.load, folder),
+        ("dcp_load", "dcp_load_read"): functools.partial(rows_dcp.load, folder),
         ("torch_tiny_save", "torch_tiny_load"): functools.partial(rows_torch.tiny, folder),
         ("step_inflation",): functools.partial(rows_step.step_inflation, folder),
         ("anon_memory",): rows_memory.anon_memory,
